@@ -1,7 +1,7 @@
-"""A saved GPT in a new process without a C++ compiler: import, load, first call; beside the same process compiling it.
+"""Loads a saved GPT in a new process without a C++ compiler: import, load, first call; compared with a compile.
 
-Printed: milliseconds of import (torch and pycompiler), of `load` (import → ready), of the first forward, of the first
-backward, and the size of the file.  `load` is to take at most 50 ms.
+Prints milliseconds of import (torch and pycompiler), of `load` (import → ready), of the first forward and of the first
+backward, and the size of the file.  The limit of `load` is 50 ms.
 
     python bench/bench_artefacts.py [--layers 4] [--runs 5]
 """

@@ -1,8 +1,8 @@
-"""Steady calls while a 12-layer model is compiled: the slowest of them, with `background=True` and without.
+"""Times calls while a 12-layer model is compiled: the slowest call, with `background=True` and without.
 
-Printed: the eager call (median, slowest), the first call's share that is capture, the slowest call while the worker
-compiles, and the first call where nothing is done in the background; torch.compile's first call beside them.  The bound
-that is checked by eye: slowest ≤ capture + 2 × the eager call.
+Prints the eager call (median, slowest), the part of the first call that is capture, the slowest call while the worker
+compiles, the first call without a background compile, and torch.compile's first call.  The bound, checked by eye:
+slowest ≤ capture + 2 × the eager call.
 
     python bench/bench_background.py [--layers 12] [--width 256] [--length 64]
 """
@@ -52,7 +52,7 @@ def main() -> None:
     model = nn.Sequential(*(Block(options.width) for _ in range(options.layers))).eval()
     x = torch.randn(1, options.length, options.width)
     with tempfile.TemporaryDirectory() as cache, torch.no_grad(), pycompiler.config.patch(cache_dir=cache):
-        pycompiler.compile(lambda y: y.sin() + 1)(x)  # what a process imports and probes once
+        pycompiler.compile(lambda y: y.sin() + 1)(x)  # triggers the imports and probes that a process does once
         eager = sorted(milliseconds(lambda: model(x)) for _ in range(60))
         print(f"eager call: median {eager[30]:.1f} ms, slowest {eager[-1]:.1f} ms")
         captured = pycompiler.compile(model, backend=lambda gm, inputs: gm.forward)
@@ -65,12 +65,12 @@ def main() -> None:
         seconds = time.perf_counter() - begin
         bound = capture + 2 * eager[30]
         print(f"background: first call {calls[0]:.1f} ms (capture {capture:.1f}); {len(calls) - 1} calls in {seconds:.2f} s "
-              f"of compile, slowest behind it {max(calls[1:], default=0.0):.1f} ms; "
+              f"of compile, slowest call after the first {max(calls[1:], default=0.0):.1f} ms; "
               f"slowest {max(calls):.1f} ms, bound (capture + 2 eager calls) {bound:.1f} ms")  # fmt: skip
-        print(f"afterwards: {sorted(milliseconds(lambda: behind(x)) for _ in range(60))[30]:.1f} ms")
+        print(f"call after the compile: {sorted(milliseconds(lambda: behind(x)) for _ in range(60))[30]:.1f} ms")
     with tempfile.TemporaryDirectory() as cache, torch.no_grad(), pycompiler.config.patch(cache_dir=cache):
         at_once = pycompiler.compile(model)
-        print(f"without: the first call takes {milliseconds(lambda: at_once(x)):.0f} ms")
+        print(f"without background: the first call takes {milliseconds(lambda: at_once(x)):.0f} ms")
         peer = torch.compile(model)
         print(f"torch.compile: the first call takes {milliseconds(lambda: peer(x)):.0f} ms")
 

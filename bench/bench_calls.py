@@ -47,7 +47,7 @@ def test_mlp_training(measure, peer: Peer) -> None:
 @compilers
 @pytest.mark.parametrize("entries", [1, 8])
 def test_entries(measure, peer: Peer, entries: int) -> None:
-    """The last used of `entries` entries is hit."""
+    """The most recently used of `entries` entries is hit."""
     fn = peer.compile(programs.plus_one, dynamic=False)
     for size in range(2, entries + 2):
         fn(torch.ones(size))

@@ -20,7 +20,7 @@ everyone = pytest.mark.parametrize("peer", ALL, indirect=True)
 
 
 class Fresh:
-    """Makes a new compiled model in fresh caches each round; the caches of the round before are dropped."""
+    """Creates a new compiled model in fresh caches each round; the caches of the previous round are dropped."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -66,7 +66,7 @@ def test_gpt(measure, peer: Peer) -> None:
 
 @compilers
 def test_capture(measure, peer: Peer) -> None:
-    """Capture alone: the backend runs the captured graph as it is."""
+    """Capture alone: the backend runs the captured graph uncompiled."""
     fresh = Fresh(peer)
 
     def setup() -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ FIRST_RESULT = Path(__file__).with_name("first_result.py")
 
 
 def environment(caches: Path) -> dict[str, str]:
-    """One thread; caches, those of byte code included, in `caches`: packages are installed with their byte code."""
+    """One thread; all caches, also of bytecode, in `caches`: installed packages have bytecode."""
     environment = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),

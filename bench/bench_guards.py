@@ -1,4 +1,4 @@
-"""What a hit costs before any work: a backend whose graphs return at once, one thread."""
+"""The cost of a hit without any work: a backend whose graphs return at once, one thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_linears(measure, peer: Peer) -> None:
 
 @pytest.mark.parametrize("count", [1, 10])
 def test_dynamic_tensors(measure, peer: Peer, count: int) -> None:
-    """Beside those of numbers above, which they may take 1.3 times."""
+    """Compared with the static tensors above; the limit is 1.3 times their time."""
     fn = peer.compile(programs.adder(count), backend=no_work, dynamic=True)
     measure.calls(f"guards: {count} tensors, dynamic", fn, *(torch.ones(4) for _ in range(count)))
 

@@ -25,7 +25,7 @@ def two_threads(peer: Peer) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_copy(measure, peer: Peer, threads: int) -> None:
-    """The machine's copy, to which the others are compared; no compiler takes part."""
+    """The machine's copy as the reference; no compiler takes part."""
     if peer.name != "eager":
         pytest.skip("the copy is ATen's")
     torch.set_num_threads(threads)
@@ -62,7 +62,7 @@ def test_cross_entropy(measure, peer: Peer) -> None:
         fn(logits, targets).backward()
 
     name = "kernel: cross-entropy 2048×1024, forward and backward"
-    measure.work(name, step, {"torch.compile": 1.0}, moved=3 * BYTES)  # both read the logits, one writes their gradient
+    measure.work(name, step, {"torch.compile": 1.0}, moved=3 * BYTES)  # two reads of the logits, one gradient written
 
 
 def test_optimizer(measure, peer: Peer) -> None:
@@ -73,7 +73,7 @@ def test_optimizer(measure, peer: Peer) -> None:
         p.grad = torch.rand(128, 128, generator=generator)
     optimizer = torch.optim.Adam(parameters)
     step = peer.compile(lambda: optimizer.step())
-    step()  # makes the state
+    step()  # creates the optimizer's state
     measure.work("optimizer: torch.optim.Adam step, 100 parameters", step, {"torch.compile": 1.0})
 
 

@@ -1,12 +1,12 @@
 """Peak memory of a training step, model by model: `python bench/bench_memory.py [MODEL...]` prints the table.
 
-Each figure comes from a process of its own, after warm-up steps (a step: forward, loss, backward).
+Each figure comes from a separate process, after warm-up steps (a step: forward, loss, backward).
 
-- tensors: the most bytes that torch's allocator had handed out at once during a step (torch.profiler), plus the scratch blocks
-  that pycompiler's plans keep, counted as if no two plans shared one.  It repeats exactly, and is what the limit is for.
-- resident: the heap is trimmed and the peak that the kernel keeps is reset (/proc/self/clear_refs); the highest resident size of
-  a few steps less that at rest, plus the scratch.  Holes of the C heap that a step happens to touch count, so it varies.
-- process: the highest resident size as it stands, modules and compiled code included.
+- tensors: the largest number of bytes in use from torch's allocator during a step (torch.profiler), plus the scratch blocks
+  that pycompiler's plans keep, counted as if no two plans shared a block.  The figure repeats exactly; the limit applies to it.
+- resident: the highest resident size of a few steps less the resident size at rest, plus the scratch.  The heap is trimmed, and
+  the kernel's peak is reset (/proc/self/clear_refs).  Holes of the C heap that a step touches count, so the figure varies.
+- process: the highest resident size, modules and compiled code included.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def status(field: str) -> int:
 
 
 def measure(model: str, implementation: str) -> dict[str, int]:
-    """Runs in the process that is measured."""
+    """Measure this process."""
     import torch
     from models import build
     from peers import MAKERS
@@ -70,7 +70,7 @@ def measure(model: str, implementation: str) -> dict[str, int]:
 
 
 def allocated(step: Callable[[], None]) -> int:
-    """The most bytes of tensors that were alive at once, of those made since the call."""
+    """The largest number of bytes in tensors alive at once, among those created since the call."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:

@@ -1,7 +1,7 @@
 """Common operators beside eager, one at a time, worst first: `python bench/bench_operators.py [PART OF A NAME...]`.
 
-One thread, inference.  Eager and compiled calls alternate in one process and the least of many counts, so that what else the
-machine does weighs on both alike.  Calls of small tensors are mostly dispatch, those of large ones mostly the kernel.
+One thread, inference.  Eager and compiled calls alternate in one process, and the least of many times counts, so other work
+of the machine affects both alike.  Calls of small tensors are mostly dispatch, calls of large tensors mostly the kernel.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Calls of compiled callables beside each other: how much faster two threads are than one after the other.
+"""Concurrent calls of compiled callables: the speed-up of two threads over sequential calls.
 
-A kernel-bound graph runs without the GIL, so two threads on two idle cores need the time of one.  The ratio is that of
-the wall-clock times of the same work, by one thread and by two, taken in turns; 2.0 is the best on two cores.  A busy
-machine lowers it, so `ready` stands beside it: how many of the threads run or could run, on average (from the
-scheduler's own accounts).  A thread that waits for the GIL sleeps and does not count: 1.0 is one after the other.
+A kernel-bound graph runs without the GIL, so two threads on two idle cores need the time of one. The ratio compares
+wall-clock times of the same work, by one thread and by two, in turns; 2.0 is the best on two cores. A busy machine
+lowers the ratio, so `ready` is printed beside it: the mean number of threads that run or could run (from the
+scheduler's accounts). A thread that waits for the GIL sleeps and does not count: 1.0 means sequential.
 
     python bench/bench_threads.py [--threads 2] [--rounds 7]
 """

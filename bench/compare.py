@@ -1,7 +1,7 @@
 """Compares two runs by ratio: `python bench/compare.py OLD.json NEW.json [--fail-above 1.3]`.
 
-Machines drift, so what is compared is ours / torch.compile (or ours / eager) within each run; `change` is the new
-ratio over the old one: above 1 is slower.  With `--fail-above`, the exit code is 1 when any change is above it.
+Machines drift, so the ratios ours / torch.compile (or ours / eager) within each run are compared.  `change` is the
+new ratio over the old ratio: above 1 is slower.  With `--fail-above`, the exit code is 1 when a change is above it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ PEERS = ("torch.compile", "eager")
 
 
 def ratios(path: Path) -> dict[str, dict[str, float]]:
-    """Group -> peer -> ours / peer.  Reads the file itself: it also runs on a commit without `results.py`."""
+    """Group -> peer -> pycompiler / peer. It reads the file without `results.py`, to work on commits that lack that
+    module."""
     seconds: dict[str, dict[str, float]] = {}
     for bench in json.loads(path.read_text())["benchmarks"]:
         info = bench["extra_info"]

@@ -15,7 +15,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "examples")]
 
 from peers import MAKERS, Peer  # noqa: E402
 
-CALLS = 100  # calls a round of `Measure.calls`: the loop of the benchmark fixture would weigh on a call of 0.4 µs
+CALLS = 100  # calls per round of `Measure.calls`: the loop of the benchmark fixture would distort a call of 0.4 µs
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
 
 
 class Measure:
-    """Runs one bench and notes, for the ratio table, whose it is and the ratio it must reach."""
+    """Runs one bench and records, for the ratio table, the implementation and the required ratio."""
 
     def __init__(self, benchmark: Any, peer: Peer) -> None:
         self.benchmark = benchmark
@@ -63,7 +63,7 @@ class Measure:
         warm: int = 5,
         moved: int | None = None,
     ) -> None:
-        """Time of `fn()` that takes a millisecond or more.  `moved`: the least bytes that it must read and write."""
+        """Time of `fn()` that takes a millisecond or more. `moved`: the least bytes that it must read and write."""
         for _ in range(warm):
             fn()
         self.note(group, 1, limits)

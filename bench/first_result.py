@@ -1,6 +1,6 @@
 """A process that ends with its first result: `python bench/first_result.py IMPLEMENTATION [--wait]`.
 
-Prints the seconds of its first call.  With `--wait`: prints a line when it is ready to call, and calls when it reads one.
+Prints the seconds of its first call. With `--wait` it prints a line when ready, and calls after it reads a line.
 """
 
 from __future__ import annotations

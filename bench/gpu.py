@@ -2,9 +2,9 @@
 
     python bench/gpu.py [--json out.json]
 
-Prints, per case: milliseconds of each, the ratio to torch.compile, the share of the device's copy bandwidth that the
-kernel reaches (bytes read once and written once over the time), and the largest difference from eager.
-Needs one CUDA device; `transformers` for BERT (left out, with a line that says so, when absent).
+Prints, per case: milliseconds of each implementation, the ratio to torch.compile, the share of the device's copy
+bandwidth that the kernel reaches (bytes read once and written once over the time), and the largest difference from eager.
+Needs one CUDA device, and `transformers` for BERT; without it, a line says that BERT was left out.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def host_microseconds(fn: Callable[[], Any], calls: int) -> float:
 
 
 def chain(length: int) -> Callable[[Tensor], Tensor]:
-    """As many kernels: rows and columns in turn do not fuse."""
+    """A chain of as many kernels: alternating row and column operations do not fuse."""
 
     def program(x: Tensor) -> Tensor:
         for k in range(length):
@@ -118,7 +118,7 @@ def chain(length: int) -> Callable[[Tensor], Tensor]:
 
 
 def run_calls() -> list[dict[str, Any]]:
-    """The host time of a call that starts few or many small kernels."""
+    """The host time of a call that launches few or many small kernels."""
     rows = []
     x = torch.randn(64, 64, device="cuda")
     for name, fn in {"x + 1": lambda x: x + 1, **{f"{n} sums": chain(n) for n in (1, 10, 50)}}.items():

@@ -1,9 +1,9 @@
 """How guard time grows with arguments, modules, entries, nesting and graph breaks, and compile time with layers.
 
 `python bench/growth.py --out growth` writes growth/growth.json and, where matplotlib is installed, growth/growth.png.
-One thread; guards with a backend whose graphs return at once; each point is the best of five rounds.  Beside the points
-stands how straight they are: the cost of one more (least squares), r², and `bend`, the cost of one more in the upper half
-of the range over that in the lower half: 1 for a line, 2 and above for what grows with the square.
+One thread; guards with a backend whose graphs return at once; each point is the best of five rounds.  Three figures show
+how straight a curve is: the cost of one more (least squares), r², and `bend`, the cost of one more in the upper half of
+the range over the cost in the lower half: 1 for a line, 2 and above for quadratic growth.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def by_nesting(peer: Peer) -> Iterator[Point]:
 
 
 def by_entries(peer: Peer) -> Iterator[Point]:
-    """The last used of several entries is hit."""
+    """The most recently used of several entries is hit."""
     for entries in range(1, 9):
         peer.reset()
         fn = peer.compile(programs.adder(1), backend=no_work, dynamic=False)
@@ -67,7 +67,7 @@ def by_entries(peer: Peer) -> Iterator[Point]:
 
 
 def by_breaks(peer: Peer) -> Iterator[Point]:
-    """Each break is a jump on a tensor's value, and a resume function behind it."""
+    """Each break is a jump on a tensor's value, followed by a resume function."""
     for count in (1, 2, 4, 8, 16, 32):
         peer.reset()
         yield count, call_time(peer.compile(programs.breaks(count), backend=no_work), torch.ones(4))
@@ -110,7 +110,7 @@ CURVES: dict[str, Callable[[Peer], Iterator[Point]]] = {
 
 
 def straightness(points: list[Point]) -> str:
-    """Slope, r² and bend of a curve; a flat one has no r² to speak of."""
+    """Slope, r² and bend of a curve; r² of a flat curve has no meaning."""
     xs, ys = zip(*points, strict=True)
     slope, _ = statistics.linear_regression(xs, ys)
     fit = f"{slope * 1e9:.1f} ns for one more"
@@ -123,7 +123,7 @@ def straightness(points: list[Point]) -> str:
 
 
 def draw(curves: dict[str, dict[str, list[Point]]], path: Path) -> bool:
-    """False where matplotlib is missing."""
+    """Draw the curves; False if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -1,10 +1,11 @@
 """`guard_profile` beside callgrind: the nanoseconds of each guard of a call, and the instructions that its check takes.
 
-`python bench/guard_costs.py [--rows 12]` prints the costliest guards of three programs, which have most kinds of them, the
-rank correlation of all (Spearman's), and by how much the shares of the whole differ.  As in a profile, the first guard below
-a path pays for reading it: a guard's instructions are those of a check of all guards up to it, less those of a check of the
-guards before it (without the fast path, which evaluates none).  What is asked of one class is one row, as most of it is one
-comparison of the class's version.  Needs valgrind with its headers, and a C compiler.
+`python bench/guard_costs.py [--rows 12]` prints the costliest guards of three programs, which have most kinds of guards, the
+rank correlation of all (Spearman's), and the largest difference of the shares.  As in a profile, the first guard below a path
+pays for the read of the path.  A guard's instructions are the instructions of a check of all guards up to it, less the
+instructions of a check of the guards before it (without the fast path, which evaluates no guard).  All guards on one class
+are one row, because most of their cost is one comparison of the class's version.  Needs valgrind with its headers, and a C
+compiler.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Holder:
 
 
 class Basket:
-    """Its truth runs code of a program."""
+    """An object whose truth test runs code of the program."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -95,7 +96,7 @@ def compiled_of(name: str) -> tuple[Any, dict[str, Any], list[Guard]]:
 
 
 def row_of(guard: Guard) -> str:
-    """Its text; the class alone, where it is one of the guards of what a class has."""
+    """The row of a guard: its string; for guards on attributes of a class, the class alone."""
     root = guard.source.root
     return f"attributes of {root.name}" if root.kind == "const" and isinstance(root.arg, type) else str(guard)
 
@@ -112,7 +113,7 @@ def profiled(name: str) -> list[tuple[float, str]]:
 
 
 def count() -> None:
-    """In valgrind: of each program dumps of checks of no guard, of the first one, of the first two and so on."""
+    """Under valgrind: for each program, dumps of checks of no guard, of the first guard, of the first two and so on."""
     marks, names_here = ctypes.CDLL(os.environ[INSIDE]), globals()
     for name in calls():
         _, given, guards = compiled_of(name)
@@ -121,11 +122,11 @@ def count() -> None:
         for k in (
             0,
             *range(len(guards) + 1),
-        ):  # the first time the interpreter adapts these lines; the second count stays
+        ):  # the first 0 lets the interpreter specialise this code; the second count is the stable one
             tree = _native.GuardTree(guards[:k], list(given))
             assert tree.check(given, names_here) is None, guards[k - 1]
             marks.start()
-            for times in (1, 2):  # what is done once around the rounds is in both
+            for times in (1, 2):  # work outside of the rounds is in both dumps
                 marks.dump(b"discard")
                 for _ in range(times * CHECKS):
                     tree.check(given, names_here)
@@ -134,7 +135,7 @@ def count() -> None:
 
 
 def instructions() -> dict[str, list[float]]:
-    """Of each guard by program, as `count` has them counted in a child."""
+    """Instructions of each guard by program, counted by `count` in a child process."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         build_marks(folder)
@@ -159,7 +160,7 @@ def ranks(numbers: list[float]) -> list[float]:
 
 
 def correlation(a: list[float], b: list[float]) -> float:
-    """Spearman's: 1 where both put the guards into one order."""
+    """Spearman's: 1 if both sort the guards in the same order."""
     return float(torch.corrcoef(torch.tensor([ranks(a), ranks(b)], dtype=torch.float64))[0, 1])
 
 
@@ -184,7 +185,7 @@ def compare(name: str, counted: list[float], shown: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=12, help="so many of each program")
+    parser.add_argument("--rows", type=int, default=12, help="number of rows for each program")
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.count:

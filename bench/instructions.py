@@ -3,8 +3,8 @@
 `python bench/instructions.py [-k EXPRESSION] [--out counts.json]` runs the benches of guards and calls (those that
 pytest's EXPRESSION selects, such as `pycompiler and linears`) under valgrind and prints a table; `ratios.py` puts the
 counts beside the times with `--instructions counts.json`.  Each case runs its round of calls once and then twice
-between two marks: the difference is one round, whatever else happens there.  Needs valgrind with its headers, and a
-C compiler.  The processor that valgrind plays has no AVX-512, so kernels are compiled for AVX2.
+between two marks: the difference is one round without any overhead.  Needs valgrind with its headers, and a C
+compiler.  The processor that valgrind emulates has no AVX-512, so kernels are compiled for AVX2.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 BENCHES = ("bench_guards.py", "bench_calls.py")
-INSIDE = "BENCH_MARKS"  # the library of marks, for the process that valgrind runs
+INSIDE = "BENCH_MARKS"  # path of the library of marks, for the process under valgrind
 
-# Valgrind's client requests are macros: a library makes functions of them.
+# Valgrind's client requests are macros: a library turns them into functions.
 MARKS = """
 #include <valgrind/callgrind.h>
 void start(void) { CALLGRIND_START_INSTRUMENTATION; CALLGRIND_ZERO_STATS; }
@@ -39,7 +39,7 @@ void stop(void) { CALLGRIND_STOP_INSTRUMENTATION; }
 
 
 class Counting:
-    """Stands for pytest-benchmark's fixture: runs what it is given between marks, which name the dumps."""
+    """Replaces pytest-benchmark's fixture: runs the function between marks, which name the dumps."""
 
     def __init__(self) -> None:
         self.marks = ctypes.CDLL(os.environ[INSIDE])
@@ -87,7 +87,7 @@ def build_marks(folder: Path) -> None:
 
 
 def compiler_for_avx2(folder: Path) -> str:
-    """A C++ compiler that overrides `-march=native`, as a command that both compilers take from $CXX."""
+    """A C++ compiler that overrides `-march=native`, as a command that both implementations read from $CXX."""
     script = folder / "cxx"
     script.write_text(f'#!/bin/sh\nexec {os.environ.get("CXX", "g++")} "$@" -march=x86-64-v3\n')
     script.chmod(0o755)
@@ -95,7 +95,7 @@ def compiler_for_avx2(folder: Path) -> str:
 
 
 def run_benches(folder: Path, select: str) -> int:
-    """Runs the selected benches under callgrind, which leaves its dumps in `folder`; the exit code."""
+    """Runs the selected benches under callgrind, which writes its dumps to `folder`; the exit code."""
     build_marks(folder)
     env = {
         **os.environ,

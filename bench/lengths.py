@@ -1,8 +1,9 @@
 """One compile for many lengths: `python bench/lengths.py [bert gpt gpt2 llama resnet18]`.
 
-Each model of `examples/models` trains in float64 on batches of 13 lengths (images: 13 sizes).  Loss and gradients are compared
-with eager's at each of them (float32 decides a `relu` of almost 0 either way: eager's own gradients of resnet18 differ from
-float64's by 6e-3); of compiles there may be two, one with numbers and one with symbols, forward and backward.
+Each model of `examples/models` trains in float64 on batches of 13 lengths (images: 13 sizes). Loss and gradients
+are compared with eager's at each length. float32 would not do: a `relu` of almost 0 may round either way, and
+eager's own gradients of resnet18 differ from float64's by 6e-3. At most two compiles are allowed for forward and
+backward: one with numbers and one with symbols.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import pycompiler  # noqa: E402
 LENGTHS = (16, 7, 24, 9, 33, 12, 5, 40, 21, 3, 64, 50, 2)
 NAMES = ("bert", "gpt", "gpt2", "llama", "resnet18")
 COMPILES = 2
-CLOSE = 1e-6  # transformers takes norms and losses in float32; of the greatest gradient of a parameter
+CLOSE = 1e-6  # relative to a parameter's greatest gradient; transformers computes norms and losses in float32
 
 
 def batch(case: Case, seed: int, length: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -53,7 +54,7 @@ def step(case: Case, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def differs(got: list[Tensor], want: list[Tensor]) -> float:
-    """The greatest difference, as a part of what is there."""
+    """The greatest difference, relative to the greatest value."""
     scale = max(float(w.abs().max()) for w in want)
     return max(float((g - w).abs().max()) / scale for g, w in zip(got, want, strict=True))
 
@@ -68,7 +69,7 @@ def run(name: str) -> bool:
         args, kwargs = batch(case, seed, length)
         results = []
         for model in (case.model, compiled):
-            case.model.load_state_dict(state)  # batch norm counts
+            case.model.load_state_dict(state)  # batch norm updates its statistics
             results.append(step(case, model, args, kwargs))
         (want, wanted), (got, found) = results
         worst = max(worst, differs([got, *found], [want, *wanted]))

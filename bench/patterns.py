@@ -1,8 +1,8 @@
 """43 kernel patterns beside eager: `python bench/patterns.py [--device cuda] [--dtype bfloat16] [--rows 1024] [--columns 1024]`.
 
-In: a device, a dtype, a size.  Out: one line of JSON, microseconds of eager and of the compiled call by pattern.  On a CPU
-with one thread; on a GPU device time.  To compare two versions of the package, run each with its own PYTHONPATH, by turns,
-and give the files of lines to `python bench/patterns.py --compare OLD NEW`: the least time of each pattern counts.
+In: a device, a dtype, a size.  Out: one line of JSON, microseconds of eager and of the compiled call by pattern.  The time is
+of one thread on a CPU, and device time on a GPU.  To compare two versions of the package, run each with its own PYTHONPATH, by
+turns, and give the files of lines to `python bench/patterns.py --compare OLD NEW`: the least time of each pattern counts.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ PATTERNS: dict[str, Pattern] = {
     "gather": lambda x, y, z, w: x.gather(-1, (y > 0).long()),
     "to int": lambda x, y, z, w: (x * 10).int() + (y * 10).int(),
 }
-# Gradients of sums of these.
+# Patterns that are trained: gradients of their sums.
 TRAINED: dict[str, Pattern] = {
     name: PATTERNS[name]
     for name in (

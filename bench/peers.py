@@ -1,6 +1,6 @@
-"""The implementations that benches compare, and how each is brought to a known state.
+"""The implementations that benches compare, and the way to bring each to a known state.
 
-In: a function or module.  Out: the callable that one implementation makes of it.
+In: a function or module. Out: the callable that one implementation returns for it.
 Example: `PEERS["pycompiler"].compile(fn, backend=no_work)`.
 """
 
@@ -18,7 +18,7 @@ import torch
 
 @dataclass(frozen=True)
 class Peer:
-    """`compile(fn, **kwargs)`; `reset()` forgets all that was compiled; `empty_caches()` gives empty caches on disk."""
+    """`compile(fn, **kwargs)`; `reset()` drops everything compiled; `empty_caches()` gives empty caches on disk."""
 
     name: str
     compile: Callable[..., Any]
@@ -27,7 +27,7 @@ class Peer:
 
 
 def no_work(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    """A backend whose graphs return outputs computed beforehand: what is left of a call is guards and dispatch."""
+    """A backend whose graphs return precomputed outputs: guards and dispatch are all that a call costs."""
     outputs = tuple(o.detach() if isinstance(o, torch.Tensor) else o for o in gm(*inputs))
     return lambda *_: outputs
 
@@ -39,7 +39,7 @@ def _nothing() -> Iterator[None]:
 
 @contextmanager
 def _fresh_inductor() -> Iterator[None]:
-    """A new cache directory with the headers precompiled: those are made once a machine, not once a model."""
+    """A new cache directory with the headers precompiled: they are compiled once per machine, not once per model."""
     from torch._inductor.utils import fresh_cache
 
     with fresh_cache():

@@ -1,4 +1,4 @@
-"""What the benches run: functions and modules that every implementation gets alike."""
+"""The programs of the benches: functions and modules that are the same for every implementation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def defined(source: str, filename: str) -> object:
-    """The function `f` of a source that is made up."""
+    """The function `f` of a generated source."""
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     scope: dict[str, object] = {"torch": torch}
     exec(compile(source, filename, "exec"), scope)
@@ -41,7 +41,7 @@ class Block(nn.Module):
 
 
 class Nested(nn.Module):
-    """With 120 blocks: 727 modules, of which 485 are `Linear`, and 970 parameters."""
+    """With 120 blocks: 727 modules, 485 `Linear` among them, and 970 parameters."""
 
     def __init__(self, blocks: int = 120, width: int = 8) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Prints the ratio table of a run as Markdown: `python bench/ratios.py RUN.json [--readme README.md]`.
+"""Prints the ratio table of a run as Markdown: `python bench/ratios.py RUN.json [--page docs/measured.md]`.
 
-`--instructions COUNTS.json` (of `instructions.py --out`) puts a table of instructions below it.  With `--readme`, all
-is put between the two marks in that file: no figure is written by hand.  The exit status is 1 when a ratio is above its limit;
-`--report-only` prints the same and is 0.
+`--instructions COUNTS.json` (of `instructions.py --out`) adds a table of instructions.  `--page` writes all tables between
+the two marks in that file, so no figure is written by hand.  The exit status is 1 when a ratio is above its limit, and 0 with
+`--report-only`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def geomean(groups: Iterable[Group], prefix: str, suffix: str, peer: str) -> flo
 
 
 def above(groups: Iterable[Group]) -> Iterator[str]:
-    """A line for each ratio that is above its limit, and for each limit that nothing was measured for."""
+    """A line for each ratio above its limit, and for each limit without a measurement."""
     for group in groups:
         for peer, limit in group.limits.items():
             ratio = group.ratio(peer)
@@ -77,19 +77,19 @@ def main() -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("--stat", default="median", choices=("median", "min", "mean"))
     parser.add_argument("--instructions", type=Path)
-    parser.add_argument("--readme", type=Path)
+    parser.add_argument("--page", type=Path)
     parser.add_argument("--report-only", action="store_true", help="limits do not fail the run")
     args = parser.parse_args()
     text = render(args.run, args.stat, args.instructions)
     print(text)
-    if args.readme:
-        page = args.readme.read_text()
+    if args.page:
+        page = args.page.read_text()
         before, _, rest = page.partition(BEGIN)
         _, _, after = rest.partition(END)
         if END not in rest:
-            print(f"{args.readme} has no marks {BEGIN} and {END}", file=sys.stderr)
+            print(f"{args.page} has no marks {BEGIN} and {END}", file=sys.stderr)
             return 1
-        args.readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+        args.page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
     failed = list(above(load(args.run, args.stat).values()))
     print("".join(f"above its limit: {line}\n" for line in failed), end="", file=sys.stderr)
     return int(bool(failed) and not args.report_only)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 @dataclass
 class Group:
-    """One piece of work.  `seconds` of one call by implementation; `limits`: most that ours / peer may be; `moved`: the
-    least bytes that a call reads and writes, with `threads` threads."""
+    """One piece of work. `seconds` of one call by implementation; `limits`: the largest allowed ratio to each peer;
+    `moved`: the least bytes that a call reads and writes, with `threads` threads."""
 
     name: str
     seconds: dict[str, float] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Group:
         return self.moved / seconds if self.moved and seconds else None
 
     def ratio(self, peer: str, ours: str = "pycompiler") -> float | None:
-        """Ours over the peer's time; None where one was not measured."""
+        """The time of pycompiler over the peer's; None if one was not measured."""
         if ours not in self.seconds or not self.seconds.get(peer):
             return None
         return self.seconds[ours] / self.seconds[peer]
@@ -64,6 +64,6 @@ def show_ratio(ratio: float | None, limit: float | None = None) -> str:
 
 
 def copy_rates(groups: Iterable[Group]) -> dict[int, float]:
-    """Bytes a second of the machine's copy by number of threads, where a run measured it."""
+    """Bytes a second of the machine's copy by number of threads, if a run measured it."""
     copies = (g for g in groups if g.name.startswith("kernel: copy"))
     return {g.threads: rate for g in copies if (rate := g.rate("eager")) is not None}

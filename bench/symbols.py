@@ -1,7 +1,7 @@
 """Symbolic beside static: `python bench/symbols.py [--count 5] [capture] [kernels]`; one thread, the least CPU time of several.
 
-capture: a model's capture (backend "eager", everything that came as an argument symbolic) beside that with numbers.
-kernels: programs compiled for symbolic sizes beside those for numbers, called.  Ratios above their limits fail.
+capture: a model's capture (backend "eager") with symbolic arguments, compared with constant arguments.
+kernels: calls of programs compiled for symbolic sizes, compared with constant sizes.  Ratios above their limits fail.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Models of other libraries, tiny and with random weights, beside eager: `python bench/zoo.py [NAME …] [--json FILE]`.
 
-Of each: graphs and breaks of a call, outputs and gradients of training steps in float64 beside eager's, and how often it was
-compiled after each of four batch sizes and lengths.  Of the few of which float32 decides all the same (`SINGLE`) both results are
-off: they may be twice as far from each other as eager's go after a change of all weights by half an ulp of it.
-Needs transformers and timm.
+Results of each: graphs and breaks of a call, outputs and gradients of training steps in float64 compared with
+eager's, and the number of compiles after each of four batch sizes and lengths. In a few models (`SINGLE`) float32
+dominates the error of both results. Their difference may be twice the change in eager's results when all weights
+change by half an ulp of float32. Needs transformers and timm.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def captions(batch: int, length: int) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Row:
-    """A model: its class (of transformers), what its configuration overrides, what it is called with."""
+    """A model: its class (of transformers), the overrides of its configuration, its inputs."""
 
     model: str
     config: str
@@ -178,7 +178,7 @@ TIMM = (
 
 CALLS = ((2, 12), (3, 16), (4, 9), (5, 21))  # batch and length
 SINGLE = ("qwen3", "t5", "olmoe")  # gradients that nearly cancel, of norms in float32
-CLOSE = {torch.float64: 1e-6, torch.float32: 1e-4}  # norms and rotary embeddings of some compute in float32
+CLOSE = {torch.float64: 1e-6, torch.float32: 1e-4}  # some norms and rotary embeddings compute in float32
 
 
 def build(name: str) -> tuple[nn.Module, Callable[[int, int], dict[str, Tensor]]]:
@@ -227,7 +227,7 @@ def widened(inputs: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def far(got: list[Tensor], want: list[Tensor]) -> float:
-    """The greatest difference, each as a part of the greatest number of its tensor."""
+    """The greatest difference, relative to the greatest number of its tensor."""
     if len(got) != len(want):
         return float("inf")
     if any(g.shape != w.shape or (g.isnan() != w.isnan()).any() for g, w in zip(got, want, strict=True)):
@@ -237,7 +237,7 @@ def far(got: list[Tensor], want: list[Tensor]) -> float:
 
 
 def shaken(model: nn.Module, given: dict[str, Tensor]) -> float:
-    """How far eager's results go when the weights change by half an ulp of float32."""
+    """The change of eager's results when the weights change by half an ulp of float32."""
     want, state = step(model, model, given), {k: v.clone() for k, v in model.state_dict().items()}
     with torch.no_grad():
         for p in model.parameters():
@@ -262,7 +262,7 @@ def measure(name: str) -> dict[str, Any]:
     model.double()
     try:
         step(model, model, widened(inputs(2, 12), torch.float64))
-    except RuntimeError:  # grouped products take no float64
+    except RuntimeError:  # grouped products do not support float64
         model.float()
     dtype = next(model.parameters()).dtype
     compiled = pycompiler.compile(model)
@@ -273,7 +273,7 @@ def measure(name: str) -> dict[str, Any]:
         given = widened(inputs(batch, length), dtype)
         results = []
         for called in (model, compiled):
-            model.load_state_dict(state)  # batch norm counts
+            model.load_state_dict(state)  # batch norm updates its statistics
             results.append(step(called, model, given))
         worst = max(worst, far(results[1], results[0]))
         counts.append(pycompiler.counters(compiled)["compiles"])

@@ -1,9 +1,10 @@
-"""Programs of tests, each in a process of its own, which has torch already: it is a fork of one that has imported it.
+"""Programs of tests in processes of their own: each is a fork of a process that has imported torch.
 
-`python()` is a path for `[python(), "-m", "pycompiler", ...]`, in the place of `sys.executable`: a program that hands its
-arguments, environment, folder and standard streams to the server, waits, and ends as the process ended. The process knows
-its environment when it imports pycompiler, runs `sitecustomize` and is told `sys.executable` = `python()`, for processes of its own.
-Not for what torch reads when it is imported (OMP_NUM_THREADS is 1), other open files, or options of Python's.
+`python()` is a path for `[python(), "-m", "pycompiler", ...]`, in place of `sys.executable`. It passes its
+arguments, environment, folder and standard streams to the server, waits, and ends with the process's status. The
+process has that environment before it imports pycompiler, and runs `sitecustomize`; its `sys.executable` is
+`python()`, for its own children. Not usable for settings that torch reads at import (OMP_NUM_THREADS is 1), other
+open files, or options of Python.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ def python() -> str:
     assert server.stdout.read(5) == b"ready"
 
     def end() -> None:
-        server.communicate()  # its input ends
+        server.communicate()  # closes its input, which ends it
         folder.cleanup()
 
     atexit.register(end)
     return str(path)
 
 
-# who asks ---------------------------------------------------------------------------------------------------------------
+# client -------------------------------------------------------------------------------------------------------------
 def ask(program: str) -> NoReturn:
-    """Has the program that the arguments name run, and ends as it does."""
+    """Have the server run the program in the arguments, and end with its status."""
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(str(Path(program).with_name(ADDRESS)))
         told = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
@@ -80,7 +81,7 @@ def ask(program: str) -> NoReturn:
 
 # the server -------------------------------------------------------------------------------------------------------------
 def serve(program: str) -> None:
-    """Until its input ends."""
+    """Serve requests until the input ends."""
     import torch  # noqa: F401  (what all of this is for)
 
     base = sys.path[1:]
@@ -115,7 +116,7 @@ def _ended(how: int = os.WNOHANG) -> bool:
 
 
 def answer(connection: socket.socket, program: str, base: list[str]) -> None:
-    """In a process for this program: runs it in another, tells how it ended, and ends it when nobody waits any more."""
+    """Process of one request: runs the program in a child, reports its status, and kills it if the client goes away."""
     size, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(3 * 4))
     streams = array.array("i", ancillary[0][2])
     left, parts = int.from_bytes(size, "big"), []
@@ -144,7 +145,7 @@ def answer(connection: socket.socket, program: str, base: list[str]) -> None:
 
 
 def become(program: str, arguments: list[str], environment: dict[str, str], folder: str, base: list[str]) -> None:
-    """What `python arguments...` is."""
+    """Become the process `python arguments...`."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

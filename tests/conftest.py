@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -10,17 +11,18 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("PYCOMPILER_VERIFY_IR", "1")  # read at import; processes that tests start have it as well
+os.environ.setdefault("PYCOMPILER_VERIFY_IR", "1")  # read at import; processes that tests start inherit it
 
 import pytest
 import torch
 from torch import nn
 
 import pycompiler
-from pycompiler.ir.autocast import autocast_nesting
+from pycompiler import backends
 from pycompiler.ir.guards import GLOBAL_STATE_FIELDS, global_state
 from pycompiler.pipeline import call_backend
-from tests import proof
+from pycompiler.torch_compat.autocast_regions import autocast_nesting
+from tests import proof, tiers
 from tests.processes import Processes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,11 +30,17 @@ sys.path.insert(0, str(ROOT / "examples"))
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
-pycompiler.config.raise_internal_errors = True  # tests show bugs; for users the frame runs eagerly
+pycompiler.config.raise_internal_errors = True  # tests expose bugs; for users the frame runs eagerly
 
 
-pytest_addoption = proof.addoption
-pytest_configure = proof.configure
+def pytest_configure(config: pytest.Config) -> None:
+    proof.configure(config)
+    tiers.configure(config)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    proof.addoption(parser)
+    tiers.addoption(parser)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -47,12 +55,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     return made
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.modify(config, items)
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Imported modules are not searched by the garbage collections of tests: a collection takes 20 milliseconds in place of 500."""
+    gc.collect()
+    gc.freeze()
 
 
 _python = ctypes.pythonapi
@@ -73,14 +89,14 @@ def _library_of(address: int) -> str:
 
 @pytest.fixture
 def graphs_may_run_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fullgraph=True` asks for one graph, whether it is compiled or runs as it was captured."""
+    """`fullgraph=True` requires one graph, whether it is compiled or runs as captured."""
     monkeypatch.setattr(call_backend, "FULLGRAPH", "one graph")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _frames_are_evaluated_by_python() -> Iterator[None]:
-    """torch.compile leaves its frame evaluation behind where a backend raised; callers then keep their arguments for longer.
-    Ours may not stay."""
+    """Quirk of torch.compile: after a backend raised, its frame evaluation stays installed; callers then hold their
+    arguments longer. The frame hook of pycompiler must not stay."""
     yield
     interpreter = _python.PyInterpreterState_Get()
     left = _python._PyInterpreterState_GetEvalFrameFunc(interpreter)
@@ -91,8 +107,8 @@ def _frames_are_evaluated_by_python() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _modules_as_torch_makes_them() -> Iterator[None]:
-    """torch.compile, the peer of some tests, leaves its own `__init__` in `nn.Module`, and distributions that no longer check
-    their arguments; the next file is to see torch's."""
+    """torch.compile, used for comparison, leaves its own `__init__` in `nn.Module`, and distributions without checks
+    of their arguments; the next file must see torch's originals."""
     checks = torch.distributions.Distribution._validate_args
     before = {name: nn.Module.__dict__.get(name) for name in ("__init__", "__setstate__")}
     yield
@@ -104,7 +120,7 @@ def _modules_as_torch_makes_them() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _interrupts_as_they_were() -> Iterator[None]:
-    """A handler that a test leaves behind is called by the tests of interrupts, which run after it or not, as files are dealt out."""
+    """A handler left by a test would be called by the tests of interrupts, depending on the distribution of files."""
     before = signal.getsignal(signal.SIGINT)
     yield
     left = signal.getsignal(signal.SIGINT)
@@ -114,7 +130,7 @@ def _interrupts_as_they_were() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _torch_in_the_state_that_it_was() -> Iterator[None]:
-    """Graphs are made for a state of torch: what a test leaves behind changes what the next file's calls find."""
+    """Graphs are compiled for a global state of torch: a change left by a test would affect calls in the next file."""
     before, regions = global_state(), autocast_nesting()
     yield
     now = global_state()
@@ -140,8 +156,20 @@ def three() -> Iterator[Processes]:
 
 
 @pytest.fixture
+def registry() -> Iterator[None]:
+    """The registered backends and the default backend are restored afterwards."""
+    tables: list[dict[str, Any]] = [backends.REGISTRY, backends.TAGS]  # type: ignore[list-item]
+    saved = [dict(table) for table in tables]
+    yield
+    for table, rows in zip(tables, saved, strict=True):
+        table.clear()
+        table.update(rows)
+    pycompiler.set_default_backend("native")
+
+
+@pytest.fixture
 def fresh() -> Iterator[None]:
-    """Nothing was compiled before, and nothing stays."""
+    """Start without compiled code, and remove it afterwards."""
     torch.set_num_threads(1)
     pycompiler.reset()
     yield

@@ -1,7 +1,8 @@
-"""Processes that form a group (gloo), for tests of what they do together.
+"""Processes that form a group (gloo), for tests of distributed code.
 
-`Processes(2).run(fn)` calls ``fn(rank, world)``, a function at the top of a test module, in each of them; an error of one is
-an error of the call.  They live until `close`, or until one of them fails, or takes too long: then they are made anew.
+`Processes(2).run(fn)` calls ``fn(rank, world)``, a function at the top of a test module, in each process; an error
+in one is an error of the call. The processes live until `close`. If one fails or takes too long, all are replaced
+by new ones.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def start(rank: int, world: int, store: str) -> None:
 
 
 def fresh_store(rank: int) -> str:
-    """A place of a store that the processes of the group have in common, and nobody had before."""
+    """A new prefix in the store that the processes of the group share."""
     import torch.distributed as dist
 
     made: list[Any] = [tempfile.mkdtemp(prefix="store") + "/store" if rank == 0 else None]

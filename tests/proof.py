@@ -1,14 +1,15 @@
-"""Proof that a test which asks for a compile met one: a plugin of the suite's (`conftest.py` loads it).
+"""Proof that a test which compiles reached compiled code: a plugin of the suite (`conftest.py` loads it).
 
-A comparison with eager also holds where nothing is compiled.  So an end-to-end test that calls `pycompiler.compile` must show that a frame
-was captured, that a call hit something compiled (a loaded file), or that the compiler refused with an error.  A test about
-something else says so, for all its cases or for those with these ids; it fails where a frame is captured after all:
+A comparison with eager also holds if nothing is compiled. So an end-to-end test that calls `pycompiler.compile`
+must show one of three events: a frame was captured, a call hit an entry (of a loaded file), or the compiler refused
+with an error. A test of another subject is marked, for all its cases or for those with these ids; it fails if a
+frame is captured after all:
 
     @pytest.mark.captures_nothing("the looks of a compiled function, which is not called")
     @pytest.mark.captures_nothing("generator functions run eagerly", "generator", "coroutine")
 
-Options: `--stub-compile` puts in the place of `compile` a function that returns its argument, here and in processes that tests
-start; the suite must fail with it.  `--no-proof` asks for no proof, to see which tests fail without it.
+Options: `--stub-compile` replaces `compile` by a function that returns its argument, here and in processes that
+tests start; the suite must fail with it. `--no-proof` requires no proof; it shows which tests fail without it.
 `--proof-report FILE` adds a line of JSON for each test to a file: `python -m tests.proof FILE...` makes the table.
 """
 
@@ -27,26 +28,30 @@ import pytest
 
 import pycompiler
 from pycompiler import api, pipeline
+from pycompiler.artefacts import load
 from pycompiler.capture.breaks import EagerOnce
 from pycompiler.pipeline import compiler
 from pycompiler.pipeline.compiler import FrameCompiler
 from pycompiler.pipeline.family import Family
 
 HERE = Path(__file__).resolve().parent
-END_TO_END = (HERE, HERE / "capture", HERE / "ci")  # folders whose tests must show a proof
-STUB = Path(__file__).resolve().parent / "stub"  # its sitecustomize is the stub in processes that tests start
+END_TO_END = frozenset(
+    "artefacts autograd backends bad_input capture ci debug ir operators pipeline public_api symbolic torch_compat whole_programs".split()
+)  # folders beside this file whose tests need a proof
+STUB = Path(__file__).resolve().parent / "stub"  # its sitecustomize installs the stub in processes that tests start
 
 
 @dataclass
 class Evidence:
-    """What the engine did during one test."""
+    """The engine's actions during one test."""
 
-    asked: int = 0  # calls of `compile`, each makes a family
+    asked: int = 0  # calls of `compile`; each creates a family
     frames: int = 0  # frames captured
-    graphs: int = 0  # of them with a graph that has operators
+    graphs: int = 0  # captured frames whose graph has operators
     refusals: int = 0  # compiles that raised
     hits: int = 0
     before: weakref.WeakKeyDictionary[Family, int] = field(default_factory=weakref.WeakKeyDictionary)
+    loaded: list[Any] = field(default_factory=list)  # callables from files, held until their hits are counted
 
     def begin(self) -> None:
         for family in pipeline.families():
@@ -60,18 +65,19 @@ class Evidence:
     def end(self) -> None:
         for family in pipeline.families():
             self.take(family)
+        self.loaded.clear()
 
 
 def hits(family: Family) -> int:
     return sum(member.counters()["hits"] for member in family.members)
 
 
-now: Evidence | None = None  # of the test that runs
+now: Evidence | None = None  # the evidence of the running test
 
 
 def watch() -> None:
-    """From now on `now` is told what the engine does."""
-    begun, reset, record = Family.__post_init__, Family.reset, compiler.record
+    """From this call on, the engine's actions are recorded in `now`."""
+    begun, reset, record, load_ = Family.__post_init__, Family.reset, compiler.record, load.load
     compile_ = FrameCompiler.compile_or_explain
 
     def post_init(self: Family) -> None:
@@ -90,6 +96,12 @@ def watch() -> None:
             now.graphs += captured.graph is not None and captured.op_count > 0
         record(family, code, captured, seconds)
 
+    def load_and_hold(*args: Any, **settings: Any) -> Any:
+        made = load_(*args, **settings)
+        if now is not None:
+            now.loaded.append(made)
+        return made
+
     def compile_and_count(self: FrameCompiler, *args: Any) -> Any:
         try:
             return compile_(self, *args)
@@ -102,10 +114,11 @@ def watch() -> None:
 
     Family.__post_init__, Family.reset, compiler.record = post_init, reset_and_count, record_and_count  # type: ignore[method-assign]
     FrameCompiler.compile_or_explain = compile_and_count  # type: ignore[method-assign]
+    load.load = load_and_hold
 
 
 def stub_compile(model: Any = None, **settings: Any) -> Any:
-    """`compile` that compiles nothing."""
+    """A `compile` that compiles nothing."""
     if model is None:
         return lambda fn: stub_compile(fn, **settings)
     if now is not None:
@@ -130,7 +143,7 @@ def configure(config: pytest.Config) -> None:
 
 
 def call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Around the call of a test: fails it where it asked for a compile and shows none."""
+    """Wraps the call of a test: the test fails if it compiles without evidence."""
     global now
     evidence = now = Evidence()
     evidence.begin()
@@ -150,8 +163,8 @@ COUNTS = ("asked", "frames", "graphs", "refusals", "hits")
 
 
 def missing_proof(item: pytest.Item, evidence: Evidence) -> str | None:
-    """What a test that passed should have shown and did not."""
-    folder = item.path.parent
+    """The evidence that a passed test lacks, or None."""
+    folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
     if not evidence.asked or folder not in END_TO_END:
         return None
     shown = evidence.frames + evidence.hits + evidence.refusals
@@ -159,7 +172,7 @@ def missing_proof(item: pytest.Item, evidence: Evidence) -> str | None:
     if nothing is None and not shown:
         return (
             "compile() was called, no frame was captured, no call hit, and no compile raised: the test passes without a "
-            "compiler.  Mark it captures_nothing(reason) if it is about that"
+            "compiler.  Mark it captures_nothing(reason) if the test has another subject"
         )
     if nothing is not None and shown and not item.config.getoption("--stub-compile"):
         return f"marked captures_nothing ({nothing}), and {evidence.frames} frames were captured: the mark is wrong"
@@ -167,7 +180,7 @@ def missing_proof(item: pytest.Item, evidence: Evidence) -> str | None:
 
 
 def reason_of(item: pytest.Item) -> str | None:
-    """Why this case of a test captures nothing."""
+    """The reason why this case of a test captures nothing."""
     marker = item.get_closest_marker("captures_nothing")
     if marker is None:
         return None
@@ -189,7 +202,7 @@ def report(item: pytest.Item, outcome: pytest.TestReport) -> None:
 
 # the table ----------------------------------------------------------------------------------------------------
 def table(reports: Sequence[Path]) -> Iterator[str]:
-    """By file: tests that call `compile`, and how many of them pass in each report."""
+    """By file: the number of tests that call `compile`, and how many of them pass in each report."""
     passed = [rows(path) for path in reports]
     files = sorted({name.partition("::")[0] for found in passed for name in found})
     yield f"| file | tests | {' | '.join(path.stem for path in reports)} |"
@@ -204,7 +217,7 @@ def table(reports: Sequence[Path]) -> Iterator[str]:
 
 
 def rows(path: Path) -> dict[str, bool]:
-    """Of a report: whether each test that calls `compile` passed."""
+    """Rows of a report: whether each test that calls `compile` passed."""
     found = map(json.loads, path.read_text().splitlines())
     return {row["test"]: row["outcome"] == "passed" for row in found if row["asked"]}
 

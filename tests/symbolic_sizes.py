@@ -1,7 +1,7 @@
-"""Programs compiled with symbolic sizes without capture: what tests of the back end share.
+"""Programs compiled with symbolic sizes without capture: shared by tests of the back end.
 
-In: a function of tensors, example tensors, and which of their dimensions are symbols.  Out: `Compiled`: a callable of
-tensors of other sizes, and what it assumes of them.
+In: a function of tensors, example tensors, and the dimensions that are symbols. Out: `Compiled`: a callable for
+tensors of other sizes, and its assumptions about them.
 
     run = compiled(lambda x: x.sum(1), [torch.randn(4, 7)], {(0, 0): "b", (0, 1): "s"})
     run(torch.randn(5, 9))
@@ -18,9 +18,9 @@ from torch import Tensor, fx
 from pycompiler import graphs
 from pycompiler.autograd.compile import compile_joint
 from pycompiler.autograd.recorder import same_places
-from pycompiler.ir.fake import fake_of, new_fake_mode
-from pycompiler.ir.symbols import Symbols
-from pycompiler.ir.texts import forward_of
+from pycompiler.ir.generated_source import forward_of
+from pycompiler.symbolic.symbols import Symbols
+from pycompiler.torch_compat.fake_mode import fake_of, new_fake_mode
 
 Dims = Mapping[tuple[int, int], str]  # (argument, dimension) -> name of its symbol
 
@@ -34,11 +34,11 @@ def as_native(gm: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
 
 
 class Compiled:
-    """`fits` says whether it was made for the sizes of a call."""
+    """`fits` says whether the sizes of a call meet its assumptions."""
 
     def __init__(self, run: Callable[..., Any], symbols: Symbols, dims: Dims) -> None:
         self.run, self.symbols, self.dims = run, symbols, dims
-        self.at = {name: at for at, name in reversed([*dims.items()])}  # where each symbol's value is
+        self.at = {name: at for at, name in reversed([*dims.items()])}  # the place of each symbol's value
 
     def sizes(self, args: Sequence[Any]) -> dict[str, int]:
         return {name: args[k].shape[d] for name, (k, d) in self.at.items()}
@@ -74,7 +74,7 @@ def compiled(fn: Callable[..., Any], args: Sequence[Any], dims: Dims, compiler: 
 
 
 def traced(fn: Callable[..., Any], numbers: int, tensors: int) -> fx.GraphModule:
-    """The graph of `fn`, which takes numbers first and gives a tuple."""
+    """The graph of `fn`, which takes numbers first and returns a tuple."""
     names = [f"n{i}" for i in range(numbers)] + [f"t{i}" for i in range(tensors)]
     space: dict[str, Any] = {"fn": fn}
     given = ", ".join(names[numbers:])
@@ -89,8 +89,8 @@ def check(
     compiler: Any = as_native,
     tolerance: float = 3e-4,
 ) -> int:
-    """Compiles for the first call and compares all that fit with eager: values, strides, gradients, arguments afterwards.
-    Gives how many fit."""
+    """Compiles for the first call and compares all fitting calls with eager: values, strides, gradients, arguments
+    afterwards. Returns the number of fitting calls."""
     run, met = compiled(fn, calls[0], dims, compiler), 0
     for args in calls:
         if not run.fits(*args):
@@ -104,7 +104,7 @@ def check(
                 assert g == w, (sizes, g, w)
                 continue
             torch.testing.assert_close(g, w, rtol=tolerance, atol=tolerance, msg=lambda m: f"{sizes}: {m}")  # noqa: B023
-            # The strides of dimensions of one element are what capture saw, which has no part in this.
+            # Strides of dimensions of one element come from capture, which is not part of this.
             assert same_places(g, w), (sizes, g.stride(), w.stride())
         for i, (g, w) in enumerate(zip(gradients(got, ours), gradients(want, theirs), strict=True)):
             assert (g is None) == (w is None), sizes
@@ -123,7 +123,7 @@ def check(
 
 
 def away(t: Tensor, true: Tensor) -> float:
-    """How far float32 is from float64 (a normalisation of two elements, say, loses most digits)."""
+    """The distance of float32 from float64 (a normalisation of two elements, for example, loses most digits)."""
     return float((t - true).abs().max())
 
 

@@ -1,4 +1,4 @@
-"""Programs in modules of their own, which a test may change after it has saved them."""
+"""Fixture of programs in modules of their own, which a test may change after saving them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Callable[[str], ModuleType]]:
-    """`program(text)` is the module `artefact_program` of this text; each call makes it anew."""
+    """`program(text)` is the module `artefact_program` with this source; each call creates it anew."""
     name = "artefact_program"
     folder = tmp_path / "program"
     folder.mkdir()
@@ -25,7 +25,7 @@ def program(tmp_path: Path) -> Iterator[Callable[[str], ModuleType]]:
         count += 1
         sys.modules.pop(name, None)
         path = folder / f"{name}.py"
-        path.write_text(text + f"\n# {'x' * count}\n")  # another size: a cached .pyc of the same second is none of it
+        path.write_text(text + f"\n# {'x' * count}\n")  # another size: a cached .pyc of the same second is then invalid
         importlib.invalidate_caches()
         return importlib.import_module(name)
 

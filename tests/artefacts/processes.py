@@ -1,6 +1,7 @@
 """Runs the programs in a process of its own: `python -m tests.artefacts.processes save|load FOLDER`.
 
-Out: `FOLDER/save.json` and `load.json`, for each program what it returned (as text), and what save said or was counted.
+Out: `FOLDER/save.json` and `load.json`: for each program the results as strings, the report of save, and the
+counters.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 
 def show(value: Any) -> Any:
-    """Bits of tensors, plain values."""
+    """The bits of tensors; other values as they are."""
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), list(value.shape), value.detach().contiguous().view(-1).view(torch.uint8).tolist()]
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
 """Programs that are compiled and saved in one process, and loaded in another: see `processes.py`.
 
-Each `Case` makes what is compiled, and gives a list of calls on it; a call returns tensors and plain values.
+Each `Case` creates an object to compile, and gives a list of calls on it; a call returns tensors and plain values.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Case:
     make: Callable[[], Any]
     calls: list[Callable[[Any], Any]]
     entries: int = 1
-    left_out: str = ""  # a part of why it is not saved
+    left_out: str = ""  # a part of the reason why it is not saved
     dynamic: bool | None = None
-    knobs: dict[str, Any] = field(default_factory=dict)  # while it is compiled
+    knobs: dict[str, Any] = field(default_factory=dict)  # during the compile
 
 
 CASES: dict[str, Case] = {}
@@ -103,7 +103,7 @@ def convnet() -> Any:
 
 @case(lambda f: f(data(2, 8))[0].detach())
 def cell() -> Any:
-    """`torch._VF` is an instance of a class that its module hides."""
+    """Quirk of torch: `torch._VF` is an instance of a class that its module hides."""
     torch.manual_seed(0)
     return nn.LSTMCell(8, 16)
 
@@ -145,7 +145,7 @@ def by_features(f: Any) -> list[Tensor]:
 
 @case(by_features)
 def features() -> Any:
-    """Two nodes of autograd's, of which one takes what the other gives."""
+    """Two autograd nodes; one consumes the result of the other."""
     torch.manual_seed(0)
     return Features()
 
@@ -200,7 +200,7 @@ def decoded(f: Any) -> list[Tensor]:
 
 @case(decoded)
 def static_cache() -> Any:
-    """Written where it lies (`lowering/updates.py`)."""
+    """Written in place (`lowering/partial_updates.py`)."""
     return Decoder()
 
 
@@ -222,7 +222,7 @@ def stepped(f: Any) -> list[Tensor]:
 
 @case(stepped, entries=2)
 def rectified() -> Any:
-    """What a number in a tensor decides (the guard "data"): from the sixth step on another branch."""
+    """A number in a tensor decides (the guard "data"): from the sixth step on another branch runs."""
     return Trained()
 
 
@@ -454,7 +454,7 @@ def its_own_gradient(f: Any) -> Any:
 
 @case(its_own_gradient)
 def autograd_function() -> Any:
-    """torch makes a class for it, which only the Function names."""
+    """torch creates a class for it, which only the Function refers to."""
     return through_a_function
 
 
@@ -548,7 +548,7 @@ def dynamic() -> Any:
     return sized
 
 
-@case(lambda f: [sizes(f), sizes(f)][1], entries=2)  # afterwards one entry answers for all sizes, to the last bit
+@case(lambda f: [sizes(f), sizes(f)][1], entries=2)  # afterwards one entry serves all sizes, bit by bit
 def sizes_that_change() -> Any:
     return sized
 
@@ -755,7 +755,7 @@ def index_error() -> Any:
     return lambda x, i: x[i] * 2
 
 
-# what cannot be saved -----------------------------------------------------------------------------------------------
+# programs that cannot be saved --------------------------------------------------------------------------------------
 def ordered(x: Tensor) -> list[str]:
     x = x + 1
     return [name for name in {"a", "b", "c"}]
@@ -825,7 +825,7 @@ def callable_object() -> Any:
     return Model(1.5)
 
 
-# symbols that a call binds ----------------------------------------------------------------------------------------------
+# unbacked symbols ---------------------------------------------------------------------------------------------------
 def number(n: int) -> Tensor:
     return torch.tensor(n)
 
@@ -874,3 +874,8 @@ def positive(x: Tensor, scale: float) -> tuple[Tensor, int, Tensor]:
 )  # fmt: skip
 def masks_and_nonzero() -> Any:
     return positive
+
+
+def spread(x: Tensor) -> Tensor:
+    """Warns of rows of one number."""
+    return x.var(-1) + x.relu().sum()

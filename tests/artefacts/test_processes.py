@@ -1,4 +1,4 @@
-"""What one process saved runs in another, which has no C++ compiler: bit-equal, with guards checked, and nothing compiled."""
+"""Entries saved in one process run in another without a C++ compiler: bit-equal, guards checked, and nothing compiled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_runs_natively_in_another_process(reports: Reports, name: str) -> None:
     assert saved["saved"]["entries"] >= CASES[name].entries
     counters, before = loaded["counters"], saved["counters"]
     assert (counters["compiles"], counters["fresh_failures"]) == (0, 0)
-    assert counters["eager_calls"] == before["eager_calls"]  # frames that never are compiled, by some torch
+    assert counters["eager_calls"] == before["eager_calls"]  # frames that some versions of torch never compile
     assert counters["misses"] == 0 or before["eager_calls"]
     assert counters["hits"] >= len(CASES[name].calls)
 
@@ -61,7 +61,7 @@ def test_says_what_is_left_out(reports: Reports, name: str) -> None:
     assert saved is not None and "error" not in saved
     said = saved.get("refused") or "\n".join(saved["saved"]["left_out"])
     assert CASES[name].left_out in said
-    if loaded is not None:  # the rest is saved, and runs
+    if loaded is not None:  # the other entries are saved, and run
         assert "error" not in loaded and loaded["results"] == saved["results"]
 
 

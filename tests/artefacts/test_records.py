@@ -1,4 +1,4 @@
-"""Objects → records → objects: callables that autograd made, with symbolic sizes too, in all that may be asked of them."""
+"""Objects → records → objects: callables that autograd created, also with symbolic sizes, in all their uses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pycompiler
 from pycompiler.artefacts.data import Unsavable
 from pycompiler.artefacts.decode import Decoder, read_names
 from pycompiler.artefacts.encode import Encoder
-from pycompiler.capture import calls
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.names import content, name_of, naming, resolve
-from pycompiler.ir.symbols import Relation, Symbols, expr_of
+from pycompiler.capture.interpreter import calls
+from pycompiler.ir.persistent_names import content, name_of, naming, resolve
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.symbols import Relation, Symbols, expr_of
 from pycompiler.wrapping import compiled_of
-from tests import symbolic
+from tests import symbolic_sizes
 
 
 def root(x: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def root(x: Tensor) -> Tensor:
 
 
 def again(value: Any) -> Any:
-    """What another process would read."""
+    """The object that another process would read from the records."""
     encoder = Encoder(root)
     with naming():
         top = encoder.value(value)
@@ -52,26 +52,27 @@ def views(x: Tensor, w: Tensor) -> Any:
 
 @pytest.mark.parametrize("fn", [gelus, views])
 @pytest.mark.parametrize("before", [False, True], ids=["backward pending", "backward compiled"])
+@pytest.mark.captures_nothing("records are written and read; nothing is called")
 def test_symbolic_sizes(fn: Callable[..., Any], before: bool) -> None:
     def arguments(b: int, s: int) -> list[Tensor]:
         torch.manual_seed(b)
         return [torch.randn(b, s, requires_grad=True), torch.randn(s, 4, requires_grad=True)]
 
-    made = symbolic.compiled(fn, arguments(5, 6), {(0, 0): "b", (0, 1): "s", (1, 0): "s"})
+    made = symbolic_sizes.compiled(fn, arguments(5, 6), {(0, 0): "b", (0, 1): "s", (1, 0): "s"})
     if before:
         args = arguments(5, 6)
-        symbolic.gradients(symbolic.as_tuple(made(*args)), args)
-    loaded = symbolic.Compiled(again(made.run), made.symbols, made.dims)
+        symbolic_sizes.gradients(symbolic_sizes.as_tuple(made(*args)), args)
+    loaded = symbolic_sizes.Compiled(again(made.run), made.symbols, made.dims)
     met = 0
     for args in (arguments(5, 6), arguments(7, 9), arguments(3, 4)):
         if not made.fits(*args):
             continue
         met += 1
-        ours, theirs = symbolic.copies(args), symbolic.copies(args)
-        got, want = symbolic.as_tuple(loaded(*ours)), symbolic.as_tuple(fn(*theirs))
+        ours, theirs = symbolic_sizes.copies(args), symbolic_sizes.copies(args)
+        got, want = symbolic_sizes.as_tuple(loaded(*ours)), symbolic_sizes.as_tuple(fn(*theirs))
         for g, w in zip(got, want, strict=True):
             torch.testing.assert_close(g, w)
-        for k in (0, 1):  # gradients of one output only: another backward each
+        for k in (0, 1):  # gradients of one output only: another backward for each
             found = [torch.autograd.grad(out[k].sum(), x, allow_unused=True, retain_graph=True)
                      for out, x in ((got, ours), (want, theirs))]  # fmt: skip
             for g, w in zip(*found, strict=True):
@@ -79,6 +80,7 @@ def test_symbolic_sizes(fn: Callable[..., Any], before: bool) -> None:
     assert met >= 2
 
 
+@pytest.mark.captures_nothing("records are written and read; nothing is called")
 def test_symbolic_numbers() -> None:
     symbols = Symbols()
     s = symbols.new(8)
@@ -123,10 +125,12 @@ VALUES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.captures_nothing("records are written and read; nothing is called")
 def test_values(kind: str) -> None:
     assert again(VALUES[kind]) == VALUES[kind]
 
 
+@pytest.mark.captures_nothing("records are written and read; nothing is called")
 def test_identity_is_kept_inside() -> None:
     circle: list[Any] = [SHARED, SHARED]
     circle.append({"self": circle})
@@ -134,11 +138,13 @@ def test_identity_is_kept_inside() -> None:
     assert made[0] is made[1] and made[2]["self"] is made and made[0] == SHARED and made[0] is not SHARED
 
 
+@pytest.mark.captures_nothing("records are written and read; nothing is called")
 def test_negative_zero_and_nan() -> None:
     zero, nan = again([-0.0, float("nan")])
     assert str(zero) == "-0.0" and nan != nan
 
 
+@pytest.mark.captures_nothing("records are written and read; nothing is called")
 def test_tensors() -> None:
     x = torch.arange(12.0).reshape(3, 4).t()
     made = again([x, torch.empty(0, 3), torch.tensor(True), torch.tensor([1 + 2j]).to(torch.complex128)])
@@ -147,7 +153,7 @@ def test_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [torch.nn.Module.forward, torch.no_grad, property.fget, len, torch.relu, symbolic.check]
+    "value", [torch.nn.Module.forward, torch.no_grad, property.fget, len, torch.relu, symbolic_sizes.check]
 )
 def test_names_lead_back(value: Any) -> None:
     name = name_of(value)
@@ -155,7 +161,7 @@ def test_names_lead_back(value: Any) -> None:
 
 
 def test_nothing_is_read_out_of_closures() -> None:
-    """What runs a compiled graph is data: functions that have names, and their arguments."""
+    """The runner of a compiled graph is data: functions that have names, and their arguments."""
     with pytest.raises(Unsavable, match="register"):
         again(calls.builtin(len))
 
@@ -171,6 +177,6 @@ def test_nothing_is_read_out_of_closures() -> None:
     loaded = again(compiled_of(compiled)._pycompiler_family.made[entry].graph)
     for memory in (torch.ones(3, 3), args[0].clone()):
         wanted, found = ([memory.clone(), memory.clone(), args[2]] for _ in range(2))
-        wanted[1], found[1] = wanted[0], found[0]  # which share memory: the graph runs as captured
+        wanted[1], found[1] = wanted[0], found[0]  # inputs that share memory: the graph runs as captured
         torch.testing.assert_close(loaded.target(*found)[-1], f(*wanted))
         torch.testing.assert_close(found[0], wanted[0])

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 import pycompiler
 from pycompiler.artefacts import encode
-from pycompiler.capture.recipe import Recipe, holes
+from pycompiler.capture.recipe.recipe import Recipe, holes
 from pycompiler.exc import ArtefactError, RecompileError
-from pycompiler.pipeline import Made
+from pycompiler.pipeline import EntryParts
 from pycompiler.wrapping import compiled_of
+from tests.artefacts import programs
 
 
 def scaled(x: Tensor, n: int = 2) -> Tensor:
@@ -80,7 +81,7 @@ def test_the_entry_used_last_comes_first(tmp_path: Path) -> None:
 
 
 def refuses(x: Tensor, index: Tensor, seen: list[Any]) -> Tensor:
-    """Its errors are those of eager, which is run again; so the graph is not what the entry runs."""
+    """Eager runs again to raise its error; so the entry runs generated code, not the graph alone."""
     seen.append("before")
     y = x.sin()
     try:
@@ -93,13 +94,13 @@ def refuses(x: Tensor, index: Tensor, seen: list[Any]) -> Tensor:
 
 
 def test_entries_are_made_of_the_same(tmp_path: Path) -> None:
-    """What an entry is made of is data, which is saved and assembled again; entries were read back from what runs."""
+    """An entry is assembled from saved data: the loaded entry's recipe equals the original's."""
     arguments = (torch.ones(3), torch.tensor([2, 0]))
     compiled = saved(refuses, tmp_path / "a", (*arguments, []))
     loaded = pycompiler.load(tmp_path / "a", refuses)
     families = [compiled_of(c)._pycompiler_family for c in (compiled, loaded)]
 
-    def told(made: Made) -> Any:
+    def told(made: EntryParts) -> Any:
         recipe, code = made.recipe, made.recipe.code
         text = None if code is None else (code.co_code, code.co_exceptiontable, [h.name for h in holes(code)])
         return [str(g) for g in recipe.guards], recipe.inputs, recipe.template, text, recipe.hook, recipe.errors
@@ -121,7 +122,7 @@ def test_entries_are_made_of_the_same(tmp_path: Path) -> None:
 
 
 def test_frozen(tmp_path: Path) -> None:
-    """A loaded callable that must not compile runs what it has, and says why for what it has not."""
+    """A loaded callable that must not compile runs its entries, and gives the reason for each miss."""
     saved(scaled, tmp_path / "a", (torch.ones(3),))
     loaded = pycompiler.set_policy(pycompiler.load(tmp_path / "a", scaled), "error")
     assert torch.equal(loaded(torch.ones(3)), scaled(torch.ones(3)))
@@ -174,8 +175,18 @@ def test_methods_and_classes(tmp_path: Path) -> None:
     assert compiled_of(loaded).counters()["compiles"] == 0
 
 
+def test_a_function_without_a_module(tmp_path: Path) -> None:
+    space: dict[str, Any] = {}
+    exec("def fn(x):\n    return x.sin() + 1\n", space)
+    assert space["fn"].__module__ is None
+    saved(space["fn"], tmp_path / "a", (torch.ones(3),))
+    loaded = pycompiler.load(tmp_path / "a", space["fn"])
+    assert torch.equal(loaded(torch.ones(3)), space["fn"](torch.ones(3)))
+    assert pycompiler.counters(loaded)["hits"] == 1
+
+
 def test_code_that_was_replaced_is_not_saved(tmp_path: Path) -> None:
-    """Entries of code that the function had before are none of what it has now."""
+    """After `__code__` is replaced, entries of the old code are not saved."""
 
     def changing(x: Tensor) -> Tensor:
         return x + 1
@@ -215,7 +226,7 @@ def test_what_is_not_compiled_yet(tmp_path: Path) -> None:
     (entry,) = pycompiler.load(tmp_path / "a", scaled).entries
     assert entry.kind == "plan"
     family = compiled_of(compiled)._pycompiler_family
-    family.made[compiled.entries[0]] = Made(Recipe([], process=("its graph is not compiled yet",)))
+    family.made[compiled.entries[0]] = EntryParts(Recipe([], process=("its graph is not compiled yet",)))
     with pytest.raises(ArtefactError, match="scaled, entry 0: its graph is not compiled yet"):
         pycompiler.save(compiled, tmp_path / "a")
 
@@ -234,7 +245,7 @@ TABLE = {"k": 2.0}
 
 
 def test_existing_objects_are_no_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What guards start from is the very object of the loading process, and is looked at when it changes."""
+    """Guards start from the loading process's own object, and fail when it changes."""
 
     def run(x: Tensor) -> Tensor:
         return x * TABLE["k"] + ("json.tool" in sys.modules)
@@ -277,7 +288,7 @@ def test_objects_that_lie(tmp_path: Path) -> None:
 
 
 def test_operators_of_the_program(tmp_path: Path) -> None:
-    """One that runs as it is may be saved; what was traced through its Python code may not."""
+    """An operator that runs whole may be saved; a graph traced through its Python code may not."""
     name = "artefact_own::twice"
 
     @torch.library.custom_op(name, mutates_args=())
@@ -338,7 +349,7 @@ def busy() -> Iterator[Any]:
 
 def test_saved_while_another_thread_compiles(busy: Any, tmp_path: Path) -> None:
     for k in range(3):
-        end = time.monotonic() + 120  # the other thread goes on meanwhile, as fast as the machine lets it
+        end = time.monotonic() + 120  # meanwhile the other thread continues, as fast as the machine allows
         while pycompiler.counters(busy)["compiles"] < 2 + k and time.monotonic() < end:
             time.sleep(0.01)
         assert pycompiler.save(busy, tmp_path / "a").entries >= 2 + k
@@ -405,3 +416,15 @@ def of_numpy(x: Tensor, scale: Any, table: Any) -> Tensor:
     return (
         x * scale + table[1] * np.sqrt(x.shape[0]) + np.cumsum([1, 2])[-1] + torch.from_numpy(np.multiply(table, 2))[0]
     )
+
+
+def test_a_function_whose_operators_warn(tmp_path: Path) -> None:
+    x = torch.randn(2, 1, requires_grad=True)
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        want = programs.spread(x)
+        saved(programs.spread, tmp_path / "a", (x,))
+    loaded = pycompiler.load(tmp_path / "a", programs.spread)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="degrees of freedom"):
+            torch.testing.assert_close(loaded(x), want, equal_nan=True)
+    assert pycompiler.counters(loaded)["compiles"] == 0

@@ -1,4 +1,4 @@
-"""Optimizer steps and whole training steps: saved in one process, they go on in another one as the unsaved run does."""
+"""Optimizer steps and whole training steps: saved in one process, they continue in another like the unsaved run."""
 
 from __future__ import annotations
 

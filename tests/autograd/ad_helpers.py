@@ -1,4 +1,4 @@
-"""Torch-level graphs as capture gives them: every parameter, buffer and argument is a placeholder with a FakeTensor.
+"""Torch-level graphs in the form of capture: every parameter, buffer and argument is a placeholder with a FakeTensor.
 
 In: a module or function and its arguments. Out: the graph module and the real inputs in placeholder order.
 """
@@ -16,10 +16,11 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pycompiler.autograd import compile_joint
+from tests.harness.compare import assert_same
 
 
 class _Inliner(fx.Tracer):
-    """Traces through every module, so that only functions, methods and attributes are left."""
+    """Traces through every module, so that only functions, methods and attributes remain."""
 
     proxy_buffer_attributes = True
 
@@ -31,7 +32,7 @@ def lifted(target: Any, args: Sequence[Any]) -> tuple[fx.GraphModule, list[Any]]
     """(graph with parameters, buffers and `args` as placeholders, their values)."""
     tracer = _Inliner()
     with contextlib.ExitStack() as stack:
-        for norm in (nn.BatchNorm1d, nn.BatchNorm2d):  # they branch on the rank, which fx cannot
+        for norm in (nn.BatchNorm1d, nn.BatchNorm2d):  # fx cannot trace the branch on the rank
             stack.enter_context(mock.patch.object(norm, "_check_input_dim", return_value=None))
         traced = tracer.trace(target)
     root = tracer.root
@@ -56,12 +57,12 @@ def lifted(target: Any, args: Sequence[Any]) -> tuple[fx.GraphModule, list[Any]]
 
 
 def fakes(gm: fx.GraphModule) -> list[Any]:
-    """The example inputs that capture would give."""
+    """The example inputs that capture would pass."""
     return [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
 
 
 def run_graph(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-    """A compiler that runs the ATen graph, and checks that values have the strides the trace promised."""
+    """A compiler that runs the ATen graph and checks the strides of its results against the trace."""
     outputs = gm.graph.output_node().args[0]
 
     def run(*args: Any) -> Any:
@@ -76,7 +77,7 @@ def run_graph(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
 
 
 class Compiled:
-    """What `compile_joint` made, with the graphs that the compilers got."""
+    """The result of `compile_joint`, with the graphs that the compilers received."""
 
     def __init__(self, target: Any, args: Sequence[Any], **options: Any) -> None:
         self.gm, self.values = lifted(target, args)
@@ -112,15 +113,8 @@ def flat(out: Any) -> tuple[Any, ...]:
     return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
-def assert_same(a: Any, b: Any, tolerance: float = 1e-5) -> None:
-    if isinstance(a, torch.Tensor):
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-    else:
-        assert a == b
-
-
 def loss_of(outputs: Sequence[Any]) -> torch.Tensor:
-    """A scalar that weighs every element of every differentiable output differently."""
+    """A scalar that weighs each element of each differentiable output differently."""
     total = torch.zeros(())
     for out in outputs:
         if isinstance(out, torch.Tensor) and out.requires_grad:
@@ -130,7 +124,7 @@ def loss_of(outputs: Sequence[Any]) -> torch.Tensor:
 
 
 def check(target: Any, args: Sequence[Any], *, tolerance: float = 1e-5, seed: int = 0, **options: Any) -> Compiled:
-    """Outputs, gradients, mutated inputs and buffers of the compiled `target` equal eager's."""
+    """Check outputs, gradients, mutated inputs and buffers of the compiled `target` against eager."""
     if isinstance(target, nn.Module):
         target.zero_grad()
     eager_target = copy.deepcopy(target) if isinstance(target, nn.Module) else target
@@ -140,23 +134,9 @@ def check(target: Any, args: Sequence[Any], *, tolerance: float = 1e-5, seed: in
     expected = flat(eager_target(*eager_args))
     torch.manual_seed(seed)
     got = flat(compiled(*args))
-    assert len(expected) == len(got)
-    for a, b in zip(got, expected, strict=True):
-        assert_same(a, b, tolerance)
-        if isinstance(a, torch.Tensor):
-            assert a.requires_grad == b.requires_grad
-            assert a.stride() == b.stride()
+    assert_same(got, expected, tolerance=tolerance)
     if any(isinstance(o, torch.Tensor) and o.requires_grad for o in expected):
         loss_of(expected).backward()
         loss_of(got).backward()
-    pairs = list(zip(args, eager_args, strict=True))
-    if isinstance(target, nn.Module):
-        pairs += zip(target.parameters(), eager_target.parameters(), strict=True)
-        pairs += zip(target.buffers(), eager_target.buffers(), strict=True)
-    for a, b in pairs:
-        assert_same(a, b, tolerance)
-        if isinstance(a, torch.Tensor) and a.is_leaf:
-            assert (a.grad is None) == (b.grad is None)
-            if b.grad is not None:
-                assert_same(a.grad, b.grad, tolerance)
+    assert_same((args, target), (eager_args, eager_target), tolerance=tolerance)
     return compiled

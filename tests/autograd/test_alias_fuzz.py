@@ -1,4 +1,4 @@
-"""Random programs of views, in-place and ordinary operators: values, gradients and aliasing beside eager."""
+"""Random programs of views, in-place and out-of-place operators: values, gradients and aliasing match eager."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PLAIN: list[Callable[[Any, Any, random.Random], Any]] = [
 
 
 def program(seed: int) -> Callable[..., Any]:
-    """The same operators whenever it is called; which values they take depends on `seed` only."""
+    """A program with the same operators in every call; `seed` alone decides their operands."""
 
     def run(a: Any, b: Any, c: Any) -> tuple[Any, ...]:
         rng = random.Random(seed)
@@ -68,7 +68,7 @@ def inputs() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def observe(fn: Callable[..., Any]) -> list[Any]:
-    """All that a caller can see: values, flags, which results share memory, gradients, what a later write does."""
+    """The observations of a caller: values, flags, shared memory of results, gradients, and the effect of a later write."""
     leaves, args = inputs()
     results = [*flat(fn(*args)), *args]
     seen: list[Any] = []

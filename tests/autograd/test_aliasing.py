@@ -1,4 +1,4 @@
-"""Mutation, views and identity of inputs and outputs are as eager has them."""
+"""Mutation, views and identity of inputs and outputs match eager."""
 
 from __future__ import annotations
 
@@ -425,7 +425,7 @@ def test_stores_in_the_graph() -> None:
     assert int(net.norm.num_batches_tracked) == 1
     versions = net.norm.num_batches_tracked._version, net.norm.running_mean._version
     compiled(torch.randn(2, 3, 12, 12))
-    # As in eager: the kernel of batch norm writes its statistics without counting a version.
+    # As in eager: the batch norm kernel writes its statistics without counting a version.
     assert (net.norm.num_batches_tracked._version, net.norm.running_mean._version) == (versions[0] + 1, versions[1])
 
 
@@ -568,7 +568,7 @@ def test_output_view_of_an_intermediate_is_written(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_one_of_several_views_is_not_written_where_it_is_alone(backend: str) -> None:
-    """Its memory is nobody else's then; autograd forbids it all the same, behind its back too."""
+    """No other tensor shares the memory then. Autograd still forbids the write, also in the backward after a hidden write."""
 
     def alone(t: torch.Tensor) -> torch.Tensor:
         return (t * 2).unbind(0)[0]
@@ -640,7 +640,7 @@ def _scatter_into_a_view(x: Any) -> Any:
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("fn", [_transposed_scatter, _masked_then_viewed, _scatter_into_a_view])
 def test_a_write_leaves_its_target_where_it_lies(fn: Any, grad: bool, backend: str) -> None:
-    """Operators whose results are contiguous, written into transposed views: what views them by strides sees old ones."""
+    """Operators with contiguous results write into transposed views: the target keeps its layout, for later strided views."""
     inputs = [torch.arange(4.0).view(2, 2).requires_grad_(grad) for _ in range(2)]
     for got, expected in zip(pycompiler.compile(fn, backend=backend)(inputs[0]), fn(inputs[1]), strict=True):
         assert torch.equal(got, expected)
@@ -653,7 +653,7 @@ def test_a_write_leaves_its_target_where_it_lies(fn: Any, grad: bool, backend: s
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_an_argument_of_windows_is_written(backend: str) -> None:
-    """Its elements share memory: the new value of all of it would write old elements over new ones."""
+    """The elements share memory: a write of the whole new value would put old elements over new ones."""
 
     def fn(x: Any, y: Any) -> None:
         x[:1] = y
@@ -689,7 +689,7 @@ def _all_of_it(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("fn", [_copied_element, _copied_rows, _copied_into, _contiguous_piece, _all_of_it])
 def test_a_copy_of_a_piece_holds_the_piece_alone(fn: Callable[..., Any], grad: bool, backend: str) -> None:
-    """In a functional graph a copy is what it was made of: the result held all of it alive, and lay in its middle."""
+    """A functional graph turns a copy into its source: the returned copy may not keep the whole source, nor an offset into it."""
     compiled = pycompiler.compile(fn, backend=backend)
     found = []
     for run in (fn, compiled, compiled):
@@ -707,7 +707,7 @@ def test_a_copy_of_a_piece_holds_the_piece_alone(fn: Callable[..., Any], grad: b
 
 
 def test_a_large_identity() -> None:
-    """torch's decomposition counts its rows in a type that no kernel knows."""
+    """torch's decomposition counts the rows in a dtype that no kernel supports."""
     for backend in ("aot_eager", "native"):
         assert float(pycompiler.compile(lambda x: (torch.eye(300) * x).sum(), backend=backend)(torch.ones(()))) == 300.0
 
@@ -738,7 +738,7 @@ def _strided_row_of_a_result(x: Any) -> Any:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [_strided_row, _strided_row_of_a_result])
 def test_a_part_of_a_view_that_overlaps_itself_is_written(fn: Any, backend: str) -> None:
-    """Its other elements in the same place keep no old value."""
+    """The other elements at the same place must not keep the old value."""
     x, y = torch.arange(7.0), torch.arange(7.0)
     assert torch.equal(pycompiler.compile(fn, backend=backend)(x), fn(y))
     assert torch.equal(x, y)
@@ -763,7 +763,7 @@ def _list_by_a_view(x: Any) -> Any:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [_part_by_itself, _mask_by_itself, _list_by_a_view])
 def test_elements_at_indices_are_not_written_by_themselves(fn: Any, backend: str) -> None:
-    """Eager refuses it; each element was taken to be written by the one in its own place."""
+    """Eager refuses the write; it must not be treated as a write of each element by itself."""
     with pytest.raises(RuntimeError, match="single memory location"):
         fn(torch.arange(6.0).reshape(2, 3))
     with pytest.raises(RuntimeError, match="single memory location"):
@@ -772,7 +772,7 @@ def test_elements_at_indices_are_not_written_by_themselves(fn: Any, backend: str
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_view_without_history_crosses_a_break(backend: str) -> None:
-    """One of several views, of memory that was written under no_grad: autograd raises where its history is asked for."""
+    """The view is one of several, and its memory was written under no_grad: autograd raises when its history is read."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         first, last = (x * 1).split((3, 1), -1)
@@ -791,7 +791,7 @@ def test_a_view_without_history_crosses_a_break(backend: str) -> None:
     [lambda x: x.unflatten(0, (-1, 2)), lambda x: x.view(2, 2).t(), lambda x: x.reshape(1, 4), lambda x: x.view(4)],
 )
 def test_a_written_view_of_a_strided_argument_is_a_view_of_it(view: Any, backend: str) -> None:
-    """The written value lies in the trace as no strided memory does; the result had its strides."""
+    """The written value has a layout in the trace that no strided memory has; the result must have the argument's strides."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         v = view(x)
@@ -817,7 +817,7 @@ def test_a_written_view_of_a_strided_argument_is_a_view_of_it(view: Any, backend
     ],
 )
 def test_results_that_are_read_conjugated(fn: Any, backend: str) -> None:
-    """One that shared memory with no other result came without its bit, and was no view."""
+    """A result that shares memory with no other result must keep its conjugate or negative bit and stay a view."""
     x = torch.randn(4, dtype=torch.complex128, requires_grad=True)
     for got, want in zip(pycompiler.compile(fn, backend=backend)(x), fn(x), strict=True):
         for flag in (torch.is_conj, torch.is_neg, torch.Tensor._is_view, torch.Tensor.stride):
@@ -832,7 +832,7 @@ def test_results_that_are_read_conjugated(fn: Any, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("shape", [(6, 7, -1), (7, 6), (-1,)])
 def test_a_copy_of_a_written_input_with_gaps_is_one(shape: tuple[int, ...], backend: str) -> None:
-    """The written value lies without gaps in the trace, where `reshape` gave a view of it; the input was written again."""
+    """The written value has no gaps in the trace, so `reshape` gives a view there; the input must not be written twice."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         rows = x.unflatten(1, (2, -1))
@@ -860,7 +860,7 @@ def _exchanged(a: Any, b: Any) -> Any:
 @pytest.mark.parametrize("requires", [(False, False), (True, False), (False, True), (True, True)], ids=str)
 @pytest.mark.parametrize("fn", [_copied_then_filled, _exchanged])
 def test_the_new_value_of_an_input_is_another_input_that_is_written(fn: Any, requires: tuple[bool, bool]) -> None:
-    """Found on a GPU: an argument had what was written into another one later."""
+    """An input takes the value of another input: a later write to the other input must not change the first one."""
 
     def run(f: Any) -> list[Any]:
         torch.manual_seed(0)

@@ -1,4 +1,5 @@
-"""Branches and loops on a tensor's value are compiled once for all sizes, forward and backward: symbols are inputs of the graphs inside."""
+"""Branches and loops on a tensor's value: compiled once for all sizes, forward and backward, with size symbols as
+inputs of the nested graphs."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Run = Callable[..., Any]
 
 
 def branch(pred: Any, yes: Any, no: Any, given: tuple[Any, ...]) -> Any:
-    """What eager's `torch.cond` gives, which compiles."""
+    """The result of eager's `torch.cond`, which compiles."""
     return yes(*given) if pred else no(*given)
 
 

@@ -1,6 +1,6 @@
-"""Results that depend on one another, out of compositions: views, writes, detaching, hooks, checkpoints, Functions, transforms.
+"""Results that depend on one another, from compositions: views, writes, detach, hooks, checkpoints, Functions, transforms.
 
-Of each, gradients and second gradients by every pair, hooks and `retain_grad` afterwards, beside eager.
+For each: gradients and second gradients by every pair, and later hooks and `retain_grad`, compared with eager.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -227,9 +228,9 @@ def twice_by_pairs(run: Any) -> Any:
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_beside_eager(program: Any, backend: str) -> None:
-    run = pycompiler.compile(program, backend=backend, fullgraph=program is not forces)  # which runs eagerly
+    run = pycompiler.compile(program, backend=backend, fullgraph=program is not forces)  # `forces` runs eagerly
     for ask in (afterwards, changed, by_pairs, twice_by_pairs):
-        torch.testing.assert_close(ask(run), ask(program), rtol=1e-9, atol=1e-9)
+        assert_same(ask(run), ask(program), tolerance=1e-9, sharing=False)
     assert run.counters()["compiles"] == 1
 
 
@@ -244,5 +245,5 @@ def asked_inside(x: torch.Tensor, w: torch.Tensor) -> Tensors:
 def test_gradients_inside_pass_hooks(backend: str) -> None:
     run = pycompiler.compile(asked_inside, backend=backend, fullgraph=True)
     for ask in (afterwards, changed, by_pairs, twice_by_pairs):
-        torch.testing.assert_close(ask(run), ask(asked_inside), rtol=1e-9, atol=1e-9)
+        assert_same(ask(run), ask(asked_inside), tolerance=1e-9)
     assert run.counters()["compiles"] == 1

@@ -1,4 +1,4 @@
-"""Gradients by what a compiled graph returns, through what was computed from it there, as in eager."""
+"""Gradients by results of a compiled graph, through values that the graph computed from these results, as in eager."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 import pycompiler
 from pycompiler.autograd import compile_joint
-from pycompiler.autograd.trace.paths import cuts
+from pycompiler.autograd.trace.gradient_paths import choose_cuts
 from pycompiler.autograd.unsupported import AutogradUnsupported
+from tests.harness.compare import assert_same
 
 BACKENDS = ("aot_eager", "native")
 Tensors = tuple[torch.Tensor, ...]
@@ -188,7 +189,7 @@ def check(run: Any, program: Any, ask: Callable[..., Any]) -> None:
     torch.manual_seed(1)
     expected = ask(program, leaves())
     torch.manual_seed(1)
-    torch.testing.assert_close(ask(run, leaves()), expected, rtol=1e-9, atol=1e-9)
+    assert_same(ask(run, leaves()), expected, tolerance=1e-9, strides=False)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -252,7 +253,7 @@ def test_a_map_of_what_a_network_looks_at() -> None:
 
 
 def backwards_of(program: Any) -> int:
-    """How many backward graphs a call of `program` has."""
+    """The number of backward graphs of a call of `program`."""
     graphs = []
 
     def compiler(gm: torch.fx.GraphModule, examples: list[Any]) -> Any:
@@ -274,7 +275,7 @@ def test_work_that_results_share_is_a_node_of_its_own() -> None:
 
 def test_where_gradients_can_end() -> None:
     def ends(outputs: list[torch.Tensor], which: list[int], known: Any = None) -> Any:
-        found = cuts(outputs, {(outputs[k].grad_fn, outputs[k].output_nr): k for k in which}, known or {}, tops)
+        found = choose_cuts(outputs, {(outputs[k].grad_fn, outputs[k].output_nr): k for k in which}, known or {}, tops)
         return found if known else found[0]
 
     tops: set[int] = set()
@@ -288,7 +289,7 @@ def test_where_gradients_can_end() -> None:
     assert ends([y, z], []) == []
     assert ends([x.sin(), x.cos()], [0, 1]) == []
     a, b = (x * 2).unbind()[:2]
-    with pytest.raises(AutogradUnsupported, match="share work"):  # both pass what they were taken apart from
+    with pytest.raises(AutogradUnsupported, match="share work"):  # both pass their common base
         ends([a, a * b], [0, 1])
     first = x * 2
     assert ends([y, first.exp() + y, first], [0, 1, 2]) == [0, 2]
@@ -307,7 +308,7 @@ def test_where_gradients_can_end() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("watch", [torch.Tensor.retain_grad, lambda y: y.register_hook(lambda g: 2 * g), None])
 def test_second_derivatives_by_what_is_returned(watch: Any, backend: str) -> None:
-    """They reach the intermediate itself, held or not."""
+    """The derivatives reach the intermediate itself, referenced or not."""
 
     def ask(run: Any, program: Any) -> Any:
         inputs, keep = leaves(), []
@@ -363,7 +364,7 @@ def _apart(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> Tensors:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", [_heads, _losses, _apart])
 def test_hooks_on_what_other_results_lead_to_are_not_called(program: Any, backend: str) -> None:
-    """One node for all results called hooks of leaves with None, and those of results that lead nowhere that was asked."""
+    """A common node of all results would call hooks of leaves with None, and hooks of results that reach no requested input."""
 
     def ask(run: Any, which: list[int], starts: list[int]) -> Any:
         torch.manual_seed(0)
@@ -388,7 +389,7 @@ def test_hooks_on_what_other_results_lead_to_are_not_called(program: Any, backen
 
 
 def test_of_many_sets_of_leaves_there_is_one_node() -> None:
-    """Each would be a backward to compile."""
+    """Each node would be a backward to compile, so many sets of leaves share one node."""
     few, many = ([torch.ones(2, dtype=torch.float64, requires_grad=True) for _ in range(n)] for n in (8, 9))
 
     def program(*ps: torch.Tensor) -> list[torch.Tensor]:
@@ -418,7 +419,7 @@ def _behind(node: Any) -> set[Any]:
     "piece", [lambda t: t.split(2, 0)[0], lambda t: t.unbind(0)[1], lambda t: t.chunk(2)[1].view(-1)]
 )
 def test_gradients_pass_pieces_that_are_results(piece: Any, backend: str) -> None:
-    """A piece made again between autograd's nodes had no history: what was computed from it gave no gradient at all."""
+    """A piece that is rebuilt between autograd nodes needs a history: otherwise values computed from it give no gradient."""
 
     def program(x: torch.Tensor) -> Any:
         part = piece(x.abs().sqrt())
@@ -471,8 +472,8 @@ def _of_a_checkpoint(x: torch.Tensor) -> Tensors:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("program", [_of_qr, _of_a_checkpoint])
 def test_gradients_by_views_of_what_one_call_gives_beside_others(program: Any, again: bool, backend: str) -> None:
-    """A view of one of several results that have memory of their own is no piece that has no history when it is made again;
-    and it can be gone on from where what it views cannot."""
+    """A view of one of several results with their own memory has a history when it is rebuilt, unlike
+    a piece. A backward can continue from such a view where it cannot continue from the base."""
 
     def ask(call: Any) -> Any:
         p, made, v = call(torch.linspace(-1, 2, 9, dtype=torch.float64).reshape(3, 3).requires_grad_())
@@ -497,7 +498,7 @@ class _Viewed(torch.autograd.Function):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("again", [False, True])
 def test_gradients_pass_what_a_function_gives_as_a_view(again: bool, backend: str) -> None:
-    """They begin at the view itself, at which those of the other result end."""
+    """Gradients by the view start at the view itself, where the gradients by the other result stop."""
 
     def program(x: torch.Tensor) -> Tensors:
         v = _Viewed.apply(x * x)
@@ -517,7 +518,7 @@ def test_gradients_pass_what_a_function_gives_as_a_view(again: bool, backend: st
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_leads_to_no_input_calls_no_hooks_and_frees_nothing(backend: str) -> None:
-    """A piece that is taken under `no_grad` requires gradients, and hands none on."""
+    """A piece taken under `no_grad` has `requires_grad` set, but passes no gradient on."""
 
     def alone(x: torch.Tensor) -> Tensors:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Gradients that end at what an input is when the graph has written it, and those that reach inputs on more than one way."""
+"""Gradients that stop at an input after the graph has written it, and gradients that reach inputs by more than one path."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 Made = tuple[torch.Tensor, ...]
 Program = Callable[[torch.Tensor, torch.Tensor], Made]
@@ -124,17 +125,12 @@ def outcome(
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_gradients_pass_an_input_as_it_was_written(program: Program, backend: str) -> None:
-    """Asked for the gradient by what `b` is now there was none, and hooks and `retain_grad` saw none."""
+    """The written `b` is a target of its own: a gradient by it exists, and hooks and `retain_grad` see the gradient."""
     compiled = pycompiler.compile(program, backend=backend)
     for make in INPUTS.values():
         for then in (by_what_there_is, kept_later, written_later):
             want, found = outcome(program, make, then), outcome(compiled, make, then)
-            assert [type(t) for t in found] == [type(t) for t in want]
-            for one, other in zip(found, want, strict=True):
-                if isinstance(one, torch.Tensor):
-                    torch.testing.assert_close(one, other)
-                else:
-                    assert one == other
+            assert_same(found, want, strides=False)
     report = pycompiler.counters(compiled)
     assert report["compiles"] == 1
 
@@ -161,7 +157,7 @@ def written_as_it_is(b: torch.Tensor, a: torch.Tensor) -> Made:
 def test_the_history_of_a_view_that_is_written_behind_autograds_back_begins_anew(
     program: Program, backend: str
 ) -> None:
-    """Gradients passed what the view was before, and hooks on that saw them."""
+    """Gradients must not pass through the view's old value, and hooks on it must not see them."""
     compiled = pycompiler.compile(program, backend=backend)
 
     def asked(run: Program, make: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
@@ -173,7 +169,7 @@ def test_the_history_of_a_view_that_is_written_behind_autograds_back_begins_anew
         return [b.detach().clone(), *torch.autograd.grad(total, (x, a, b), allow_unused=True)]
 
     for make in INPUTS.values():
-        torch.testing.assert_close(asked(compiled, make), asked(program, make))
+        assert_same(asked(compiled, make), asked(program, make), strides=False)
     assert pycompiler.counters(compiled)["compiles"] == 1
 
 
@@ -192,7 +188,7 @@ def test_gradients_inside_of_a_program_that_writes_its_input(backend: str) -> No
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_gradients_by_a_result_that_an_input_reaches_too(backend: str) -> None:
-    """Of an input that is a result of other work the two ways counted as one, so that none ended at the result."""
+    """Where the input is a result of other work, its two paths must stay separate, so that one of them ends at the result."""
 
     def program(x: torch.Tensor) -> Made:
         y = x * x
@@ -207,5 +203,5 @@ def test_gradients_by_a_result_that_an_input_reaches_too(backend: str) -> None:
             y, z = run(x)
             first = torch.autograd.grad(z.sum(), (y, x, leaf), create_graph=True)
             found.append([*first, *torch.autograd.grad(torch.stack([g.sum() for g in first]).sum(), (y, x, leaf))])
-        torch.testing.assert_close(found[1], found[0])
+        assert_same(found[1], found[0])
     assert pycompiler.counters(compiled)["compiles"] == 1

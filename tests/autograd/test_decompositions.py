@@ -1,4 +1,4 @@
-"""Each rule of our own beside ATen's kernel, on random arguments; the table's order of precedence."""
+"""The project's own decomposition rules, compared with ATen's kernels on random arguments; precedence in the rule table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pycompiler
 from pycompiler.autograd.decomp.foreach import foreach
 from pycompiler.autograd.decomp.registry import RULES, rule
 from pycompiler.autograd.decompositions import default_decompositions
-from pycompiler.ir.effects import draws
+from pycompiler.operators.operator_effects import draws
 
 aten = torch.ops.aten
 
@@ -136,6 +136,10 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.mse_loss_backward.default, (x(), x(), x(), 0), {}),
     (aten.mse_loss_backward.default, (torch.rand(()), x(), x(), 1), {}),
     (aten.smooth_l1_loss_backward.default, (torch.rand(()), x(), x(), 1, 0.25), {}),
+    (aten.huber_loss_backward.default, (torch.rand(()), x(), x(), 1, 0.25), {}),
+    (aten.huber_loss_backward.default, (x().half(), x().half(), x().half(), 0, 0.7), {}),
+    (aten.softshrink.default, (x(), 0.25), {}),
+    (aten.threshold.default, (x(), 0.25, 3.0), {}),
     (aten.soft_margin_loss_backward.default, (torch.rand(()), x(), x(), 1), {}),
 ]
 
@@ -178,12 +182,12 @@ LAID_OUT = [
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "rest"), LAID_OUT, ids=lambda v: str(v) if hasattr(v, "overloadpacket") else "")
 def test_results_have_the_strides_of_the_kernel(op: Any, rest: tuple[Any, ...], layout: str) -> None:
-    """Kernels that make contiguous results do so of any layout."""
+    """Kernels with contiguous results give these for any layout."""
     t = LAYOUTS[layout](x(3, 5, 7))
     options = {"memory_format": torch.contiguous_format} if op is aten.clone.default else {}
     got, expected = RULES[op](t, *rest, **options), op(t, *rest, **options)
     if got is NotImplemented:
-        return  # the kernel itself
+        return  # the kernel is used
     pairs = [(got, expected)] if isinstance(expected, torch.Tensor) else [(got[0], expected[0])]
     assert [a.stride() for a, _ in pairs] == [b.stride() for _, b in pairs]
 
@@ -197,7 +201,7 @@ def test_batch_norm_keeps_channels_last() -> None:
     assert rule_.stride() == kernel.stride()
 
 
-# Rules that only say "the value itself", or that stand in for what cannot be called by hand.
+# Rules that return the value itself, or that replace operators without a direct call.
 UNCALLED = {
     aten.bernoulli.p,
     getattr(aten.random, "from"),
@@ -289,7 +293,7 @@ DTYPES = {
 @pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("fn", MIXED.values(), ids=MIXED)
 def test_operands_of_several_dtypes_are_promoted_at_once(fn: Any, dtypes: Any, backend: str) -> None:
-    """A product of bytes is none of bytes where a float is added; numbers of no dimensions promote nobody."""
+    """A product of bytes is not computed in bytes where a float is added; numbers of no dimensions do not promote."""
     given = [torch.full(shape, 3.0 + 199 * k).to(dtype) for k, (dtype, shape) in enumerate(dtypes)]
     try:
         expected = fn(*given)
@@ -317,7 +321,7 @@ NORMS = {
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("fn", NORMS.values(), ids=NORMS)
 def test_halves_are_normalised_with_statistics_of_our_own(fn: Any, dtype: Any, weight: Any, backend: str) -> None:
-    """ATen's formulas of the gradients do not take float32 statistics of halves: they may not be called with ours."""
+    """ATen's gradient formulas refuse float32 statistics for half inputs: they may not be called with the graph's statistics."""
 
     def gradients(f: Any) -> tuple[torch.Tensor, ...]:
         torch.manual_seed(0)
@@ -339,7 +343,7 @@ def test_halves_are_normalised_with_statistics_of_our_own(fn: Any, dtype: Any, w
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
 def test_random_between(dtype: torch.dtype, backend: str) -> None:
-    """Its overload is named by a keyword, which no printed graph can call."""
+    """The overload is named by a Python keyword, which no printed graph can call."""
 
     def f(x: torch.Tensor, low: int) -> torch.Tensor:
         return x.clone().random_(low, 9) * 2
@@ -358,10 +362,16 @@ def test_random_between(dtype: torch.dtype, backend: str) -> None:
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(
-    "loss", [F.smooth_l1_loss, F.soft_margin_loss, lambda *args, **kwargs: F.smooth_l1_loss(*args, **kwargs, beta=0.25)]
+    "loss",
+    [
+        F.smooth_l1_loss,
+        F.soft_margin_loss,
+        F.huber_loss,
+        lambda *args, **kwargs: F.smooth_l1_loss(*args, **kwargs, beta=0.25),
+    ],
 )
 def test_gradients_of_losses_of_what_is_no_number(loss: Any, dtype: torch.dtype, reduction: str, backend: str) -> None:
-    """A loss that is no number had gradients that were zeros."""
+    """A loss that is NaN must not give zero gradients."""
     edge = [0.0, 0.25, -0.25, 1.0, -1.0, 1.5, -0.5, 3.0, 100.0, -200.0, torch.inf, -torch.inf, torch.nan]
     x = torch.tensor([edge] * 2, dtype=dtype, requires_grad=True)
     target = torch.tensor([1.0, -1.0], dtype=dtype)[:, None].expand_as(x)

@@ -1,4 +1,4 @@
-"""Results that share memory although autograd takes them for no views of one another: detached pieces, `.data`, and views of these."""
+"""Results that share memory but are no views of one another for autograd: detached pieces, `.data`, and views of these."""
 
 from __future__ import annotations
 

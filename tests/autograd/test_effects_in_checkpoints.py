@@ -1,4 +1,4 @@
-"""What a compiled function does besides its graph, where a checkpoint calls it and ends what it computes again."""
+"""Side effects of a compiled function inside a checkpoint, which stops its recompute early."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 BACKENDS = ("eager", "aot_eager", "native")
 SEEN: list[int] = []
@@ -50,7 +51,7 @@ def _within(x: torch.Tensor) -> torch.Tensor:
 
 
 def _told(make: Callable[[Any], Any], program: Callable[[], Any], reentrant: bool) -> list[Any]:
-    """What was seen after each forward, and after each backward."""
+    """The side effects after each forward, and after each backward."""
     SEEN.clear()
     run, told = make(program()), list[Any]()
     for _ in range(3):
@@ -67,13 +68,13 @@ def _told(make: Callable[[Any], Any], program: Callable[[], Any], reentrant: boo
 @pytest.mark.parametrize("program", [lambda: _first, lambda: _all_along, Counting])
 def test_they_happen_again_as_far_as_it_goes(program: Any, backend: str, reentrant: bool) -> None:
     expected = _told(lambda f: f, program, reentrant)
-    torch.testing.assert_close(_told(lambda f: pycompiler.compile(f, backend=backend), program, reentrant), expected)
+    assert_same(_told(lambda f: pycompiler.compile(f, backend=backend), program, reentrant), expected)
 
 
 def test_what_a_call_makes_itself_stays_in_one_graph() -> None:
     compiled = pycompiler.compile(_within, backend="aot_eager", fullgraph=True)
     x = torch.ones(3, requires_grad=True)
-    torch.testing.assert_close(checkpoint(compiled, x, use_reentrant=False), _within(x))
+    assert_same(checkpoint(compiled, x, use_reentrant=False), _within(x))
 
 
 def test_a_function_that_was_compiled_outside() -> None:
@@ -85,7 +86,7 @@ def test_a_function_that_was_compiled_outside() -> None:
     checkpoint(compiled, x, use_reentrant=False).sum().backward()
     assert SEEN == [0] * 3
     settled = compiled.counters()["compiles"]
-    assert settled <= 3  # before 2.15 torch computes again with other dispatch keys
+    assert settled <= 3  # torch before 2.15 recomputes with other dispatch keys
     compiled(x).sum().backward()
     checkpoint(compiled, x, use_reentrant=False).sum().backward()
     assert SEEN == [0] * 6
@@ -103,4 +104,4 @@ def test_running_statistics_count_what_is_computed_again(backend: str) -> None:
             x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
             checkpoint(run, x, use_reentrant=False).square().sum().backward()
         found.append(([*module.buffers()], [b._version for b in module.buffers()], x.grad))
-    torch.testing.assert_close(found[1], found[0])
+    assert_same(found[1], found[0])

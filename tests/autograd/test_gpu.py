@@ -1,4 +1,4 @@
-"""The same on a CUDA device, where batch norm, dropout and attention are other operators."""
+"""Compiled training on a CUDA device, where batch norm, dropout and attention are other operators."""
 
 from __future__ import annotations
 

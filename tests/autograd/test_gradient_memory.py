@@ -1,6 +1,6 @@
-"""Gradients have memory in common with each other, and with what backward was given, where eager's have, and nowhere else.
+"""Memory of gradients: they share memory with each other, and with the backward's arguments, exactly where eager's do.
 
-Autograd adds the gradients of a second backward to those of the first in place: memory shared in vain is a wrong gradient.
+Autograd adds the gradients of a second backward to the first ones in place: wrongly shared memory gives a wrong gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pycompiler
 BACKENDS = ["aot_eager", "native"]
 _COLUMN = torch.tensor([[2.0], [3.0], [4.0]])
 
-# name -> (function, shapes of what it takes)
+# name -> (function, shapes of its arguments)
 PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "equal gradients, one a view": (lambda x, y: x.view(3, 1) * _COLUMN + y * _COLUMN, [(3,), (3, 1)]),
     "equal gradients": (lambda x, y: x * 3 + y * 3, [(3,), (3,)]),
@@ -36,7 +36,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 }
 
 
-# Eager's gradients have memory in common here, or not, by the order in which they arrive; of "two views" a second backward
+# Here the order of arrival decides whether eager's gradients share memory; for "two views" a second backward
 # then adds to both twice.
 IN_ONE_PLACE: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "one for both, one a view": (lambda x, y: x.view(3, 1) + y, [(3,), (3, 1)]),
@@ -80,7 +80,7 @@ def test_gradients_of_several_backwards(name: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", [*PROGRAMS, *IN_ONE_PLACE])
 def test_gradients_are_added_up(name: str, backend: str) -> None:
-    """Each backward is given a tensor of its own, which autograd may keep: three are three times the first."""
+    """Each backward gets its own tensor, which autograd may keep: three backwards give three times the first gradient."""
     fn, shapes = (PROGRAMS | IN_ONE_PLACE)[name]
 
     def loss(out: torch.Tensor) -> torch.Tensor:
@@ -112,7 +112,7 @@ def test_memory_of_what_grad_gives(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_new_sizes(backend: str) -> None:
-    """The copy of a piece of the tangent has the call's sizes."""
+    """The copied piece of the tangent has the sizes of the call."""
 
     def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.cat([w[:1], F.layer_norm(x, x.shape, w, b)])
@@ -139,7 +139,7 @@ def _pieces(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [_bases, _pieces])
 def test_of_several_results_one_gets_a_gradient(fn: Callable[..., Any], backend: str) -> None:
-    """Sums of gradients are one of their terms then: `x.grad` and `y.grad` were views of one tensor, and added up in it twice."""
+    """A sum of gradients is one of its terms then: `x.grad` and `y.grad` may not be views of one tensor that adds up twice."""
 
     def several(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.sin().sum() + y.cos().sum(), fn(x, y)
@@ -168,7 +168,7 @@ class _Steps(torch.autograd.Function):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_gradient_that_depends_on_nothing_is_made_by_each_backward(backend: str) -> None:
-    """Not by the forward, which keeps it: a second backward added to it in place, for the third to give."""
+    """The forward must not create and save it: a second backward would add to it in place, and the third would return the sum."""
 
     def run(fn: Callable[..., Any]) -> Any:
         x = torch.ones(2, 2, requires_grad=True)
@@ -186,7 +186,7 @@ def test_a_gradient_that_depends_on_nothing_is_made_by_each_backward(backend: st
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_gradient_of_two_leaves_is_added_to_once_for_each(backend: str) -> None:
-    """Derivatives of gradients handed each leaf a view of one memory, to which the next backward added for both."""
+    """Derivatives of gradients may not give both leaves views of one memory: the next backward would add to it for both."""
 
     def run(fn: Callable[..., Any]) -> Any:
         a, b = (torch.tensor([1.0, v], requires_grad=True) for v in (2.0, 3.0))

@@ -1,4 +1,4 @@
-"""Outputs of one graph go backward one by one, written or not, as each by its own nodes in eager."""
+"""Backwards of a graph's outputs one by one, written or not: each follows its own nodes, as in eager."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 BACKENDS = ("aot_eager", "native")
 
@@ -62,16 +63,12 @@ def _outcome(fn: Any, steps: list[Any]) -> list[Any]:
 def test_backward_one_by_one(name: str, backend: str) -> None:
     fn, steps = PROGRAMS[name]
     expected = _outcome(fn, steps)
-    for got, wanted in zip(_outcome(pycompiler.compile(fn, backend=backend), steps), expected, strict=True):
-        if isinstance(wanted, torch.Tensor):
-            torch.testing.assert_close(got, wanted)
-        else:
-            assert got == wanted
+    assert_same(_outcome(pycompiler.compile(fn, backend=backend), steps), expected)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_argument_that_eager_keeps_is_written(backend: str) -> None:
-    """The backward needs a mask only, computed in the forward: the gradient would be right, but eager raises."""
+    """The backward needs only a mask, computed in the forward: the gradient would be right, but eager raises."""
     for fn in (torch.maximum, pycompiler.compile(lambda x, y: torch.maximum(x, y), backend=backend)):
         x, y = torch.ones(3, requires_grad=True), torch.arange(3.0)
         out = fn(x.clone(), y)
@@ -82,7 +79,7 @@ def test_an_argument_that_eager_keeps_is_written(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_argument_that_eager_does_not_keep_is_written(backend: str) -> None:
-    """Eager keeps the result, so does the compiled graph, rather than compute it again of the argument."""
+    """Eager saves the result, and so does the compiled graph, instead of a recompute from the argument."""
     for op in (torch.exp, torch.relu, torch.sigmoid):
         leaf = torch.randn(5, generator=torch.Generator().manual_seed(0)).requires_grad_()
         x = leaf.clone()

@@ -1,4 +1,4 @@
-"""Gradients of torch's `while_loop` in one graph: what eager's are, at every length, of everything that the passes read."""
+"""Gradients of torch's `while_loop` in one graph: they match eager at every length, for all tensors that the passes read."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_it_gives_what_eager_gives(name: str, backend: str) -> None:
 
 
 def test_they_are_torchs() -> None:
-    """Those of a loop without a pass are not: torch goes back through a pass that was not made."""
+    """A loop without a pass is excluded: torch's backward goes through a pass that never ran."""
     for name in PROGRAMS.keys() - {"no pass"}:
         program = PROGRAMS[name]
         torch.testing.assert_close(

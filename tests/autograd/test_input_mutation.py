@@ -1,4 +1,4 @@
-"""Inputs that a compiled function writes: values, versions, gradients and errors beside eager, through the whole compiler."""
+"""Inputs that a compiled function writes: values, versions, gradients and errors match eager, through the whole compiler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ERROR = "one of the variables needed for gradient computation has been modified 
 
 
 def memories(how: str) -> tuple[Tensor, Tensor]:
-    """Two inputs: apart, or parts of one memory."""
+    """Two inputs: separate, or parts of one memory."""
     x = torch.arange(16.0)
     return {
         "apart": (x, x.clone()),
@@ -51,7 +51,7 @@ def test_inputs_that_share_memory(first: str, caplog: pytest.LogCaptureFixture) 
             torch.testing.assert_close(compiled(*ours), f(*theirs), msg=lambda m, how=how: f"{how}: {m}")
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=0, msg=lambda m, how=how: f"{how}: {m}")
-        eager = any("shares memory with another one" in r.getMessage() for r in caplog.records)
+        eager = any("shares memory with another input" in r.getMessage() for r in caplog.records)
         assert eager == (how not in ("apart", "neighbours")), how
 
 
@@ -119,7 +119,7 @@ def test_what_a_compiled_graph_saved_is_noticed_too() -> None:
 
 
 def test_a_value_saved_before_its_write_in_one_graph() -> None:
-    """The old value is what the gradient needs; eager, which saved the tensor itself, refuses."""
+    """The gradient needs the old value. Eager saved the tensor itself and refuses."""
 
     def f(w: Tensor, x: Tensor) -> Tensor:
         y = w * x.clone()
@@ -179,7 +179,7 @@ OPERATORS: list[Callable[[Tensor, Tensor], Any]] = [
 
 
 def program(seed: int) -> Callable[..., Any]:
-    """Writes into some of its arguments, makes values of the others; eager's answer, whatever the order."""
+    """A random program that writes into some of its arguments and computes values from the others."""
 
     def run(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
         rng = random.Random(seed)
@@ -200,7 +200,7 @@ def arguments(shared: bool) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("block", range(3))
 def test_random_programs(block: int) -> None:
-    """Values and which arguments count a version, with arguments apart and (the same entry) sharing memory."""
+    """Values and version counts of the arguments, with separate arguments and (the same entry) with shared memory."""
     compared = 0
     for seed in range(block * 12, block * 12 + 12):
         fn = program(seed)
@@ -238,8 +238,8 @@ EXPANDED: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("name", EXPANDED)
 def test_expanded_tensors_are_written(name: str) -> None:
-    """To functionalisation that is a sum of old value and difference: infinities gave NaN, and large numbers took all digits
-    of what was written (seed 80049393)."""
+    """Functionalisation turns the write into the old value plus a difference. Infinities must not give
+    NaN there, and large numbers must not lose the digits of the written value (seed 80049393)."""
 
     def fn(x: Tensor) -> Tensor:
         y = x * 2
@@ -261,7 +261,7 @@ def test_expanded_tensors_are_written(name: str) -> None:
 @pytest.mark.parametrize("where", ["before the call", "in the graph"])
 @pytest.mark.parametrize("through", ["itself", "a part", "data"])
 def test_writes_to_lists_of_tensors_are_counted(through: str, where: str, backend: str) -> None:
-    """A backward that reads what was written since raises: after a step of an optimizer, say."""
+    """A backward that reads a tensor raises after a later write to it, for example by a step of an optimizer."""
 
     def program(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         out = x * z
@@ -290,7 +290,7 @@ def test_writes_to_lists_of_tensors_are_counted(through: str, where: str, backen
     + [(name, torch.float64) for name in ("sum", "prod", "mean", "nansum", "nanmean")],
 )
 def test_a_reduction_computes_in_the_dtype_of_out(name: str, dtype: torch.dtype, backend: str) -> None:
-    """Of integers, then, where that is an integer's: 1.6 + 2.7 is 3."""
+    """With an integer `out` the reduction adds integers: 1.6 + 2.7 is 3."""
 
     def program(x: Tensor) -> Tensor:
         out = torch.zeros(2, dtype=dtype)
@@ -305,7 +305,7 @@ def test_a_reduction_computes_in_the_dtype_of_out(name: str, dtype: torch.dtype,
 @pytest.mark.parametrize("name", ["arange", "linspace", "logspace", "range"])
 @pytest.mark.parametrize("shape", [(2, 2), (4,), (3,), (3, 3), ()])
 def test_a_range_fills_out_as_it_lies(shape: tuple[int, ...], name: str, backend: str) -> None:
-    """Where it has as many elements, whatever its shape is."""
+    """`out` keeps its layout where it has as many elements, whatever its shape is."""
 
     def program() -> Tensor:
         out = torch.zeros(shape).t() if len(shape) == 2 else torch.zeros(shape)
@@ -345,7 +345,7 @@ def _rows_of_a_result(m: nn.Linear, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("program", [_one_row, _rows_between_uses, _rows_of_a_result])
 def test_parts_of_parameters_that_are_written_without_gradients(program: Any, backend: str, caplog: Any) -> None:
-    """Autograd refuses to tell the history of such a view; nobody asks, so the graph is compiled."""
+    """Autograd refuses to give the history of such a view. The program does not read the history, so the graph is compiled."""
     sides = []
     with caplog.at_level(logging.WARNING, logger="pycompiler.autograd"):
         for run in (program, pycompiler.compile(program, backend=backend, fullgraph=True)):

@@ -1,4 +1,5 @@
-"""Second derivatives of graphs in which the program makes something of gradients: as eager's where that is linear, else an error."""
+"""Second derivatives of graphs whose hooks or Functions compute with gradients: eager's if the computation is linear,
+otherwise an error."""
 
 from __future__ import annotations
 
@@ -83,13 +84,13 @@ def test_linear_ones_are_differentiated_again(name: str, kind: Any) -> None:
 @pytest.mark.parametrize("kind", [hook_of, function_of])
 @pytest.mark.parametrize("name", OTHER)
 def test_others_are_an_error_under_create_graph_alone(name: str, kind: Any) -> None:
-    """Eager asks them for the sum of what comes by both ways."""
+    """Eager calls the hook or backward once, with the sum of the gradients from both paths."""
     through = kind(OTHER[name])
     torch.testing.assert_close(
         gradients(pycompiler.compile, through, False), gradients(lambda f: f, through, False), atol=1e-12, rtol=1e-9
     )
     with pytest.raises(
-        DoubleBackwardError, match="'graph': a hook, or the backward of an autograd Function, makes of gradients"
+        DoubleBackwardError, match="'graph': a hook, or the backward of an autograd Function, is not linear"
     ):
         gradients(pycompiler.compile, through, True)
 

@@ -1,4 +1,4 @@
-"""`torch.func.linearize`, operators that call a function, and contexts that only annotate: one graph with eager's values."""
+"""`torch.func.linearize`, operators that call a function, and annotation contexts: one graph with eager's values."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.func import linearize
 from torch.fx.traceback import annotate, annotate_fn
 
 import pycompiler
+from tests.harness.compare import assert_same_calls
 
 X = torch.linspace(-1, 2, 6).reshape(2, 3)
 W = torch.linspace(0, 1, 9).reshape(3, 3)
@@ -75,17 +76,7 @@ def with_gradients(x: Any) -> Any:
 
 @pytest.mark.parametrize("fn", (wrong_size, wrong_tree, written, random, with_gradients))
 def test_what_else_linearize_does_is_eagers(fn: Callable[..., Any]) -> None:
-    def outcome(call: Any) -> Any:
-        try:
-            return call(X.clone())
-        except Exception as e:
-            return type(e), str(e)
-
-    expected, found = outcome(fn), outcome(pycompiler.compile(fn))
-    if isinstance(expected, torch.Tensor):
-        torch.testing.assert_close(found, expected)
-    else:
-        assert found == expected
+    assert_same_calls(pycompiler.compile(fn), fn, lambda: (X.clone(),))
 
 
 @annotate_fn({"stage": 1})
@@ -117,7 +108,7 @@ def test_an_annotation_around_a_break() -> None:
 
 
 def test_what_torch_traces_behind_a_break_compiles_no_tables(caplog: pytest.LogCaptureFixture) -> None:
-    """It makes modules, whose attributes are of many kinds."""
+    """torch creates modules there, with attributes of many kinds."""
 
     def program(x: Any) -> Any:
         y, push = torch.func.linearize(torch.sin, x)

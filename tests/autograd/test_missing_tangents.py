@@ -1,4 +1,4 @@
-"""Outputs that got no gradient: the others' gradients are as if they were not there."""
+"""Outputs without a gradient: the gradients of the others are computed as if these outputs did not exist."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_only_what_is_asked_for_is_compiled() -> None:
 
 
 def test_gradients_that_are_zero_have_memory() -> None:
-    """sgn's gradient is a zero tensor without memory, which no kernel could read (a segmentation fault, on native)."""
+    """sgn's gradient is a zero tensor without memory: a native kernel that reads it is a segmentation fault."""
     for backend in ("aot_eager", "native"):
         x = torch.randn(3, requires_grad=True)
         pycompiler.compile(lambda x: (x - 1).sgn() * (x - 1).sgn(), backend=backend)(x).sum().backward()
@@ -98,7 +98,7 @@ def test_a_gradient_that_is_zero_is_no_missing_one(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_what_only_others_formulas_check_is_not_kept(backend: str) -> None:
-    """index_reduce's gradient gathers, which may raise: that is a part of its formula, and kept its result for all outputs."""
+    """The gradient of index_reduce has a gather that may raise. The gather belongs to this formula alone, not to all outputs."""
 
     def fn(x: torch.Tensor, w: torch.Tensor, i: torch.Tensor) -> Any:
         a = x.index_reduce(0, i, x.detach() * 2, "amax")

@@ -1,4 +1,4 @@
-"""`one_hot` is compiled: eager's kernel reads the least and the largest class, which a graph cannot."""
+"""`one_hot` in a graph: eager's kernel reads the smallest and the largest class, and the graph does not."""
 
 from __future__ import annotations
 

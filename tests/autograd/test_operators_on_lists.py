@@ -1,4 +1,4 @@
-"""Operators on lists of tensors (`torch._foreach_exp`) are one node of autograd's graph, which keeps and frees for all of them."""
+"""Operators on lists of tensors (`torch._foreach_exp`): one autograd node, which saves and frees for all tensors."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def gradient(of: torch.Tensor, by: Any, **kwargs: Any) -> Any:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_what_they_keep(program: Any, backend: str) -> None:
-    """Whether a second backward, and one after a write, is an error."""
-    compiled = pycompiler.compile(program, backend=backend, fullgraph=program is not is_written)  # which runs eagerly
+    """A second backward, and a backward after a write, raise where eager's do."""
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=program is not is_written)  # runs eagerly
     found: list[list[Any]] = []
     for run in (program, compiled):
         seen: list[Any] = []
@@ -103,7 +103,7 @@ def _one_is_left(a: torch.Tensor, b: torch.Tensor) -> Any:
     "program", [keeps_results, keeps_arguments, keeps_nothing, _with_numbers, _in_a_chain, _one_is_left]
 )
 def test_what_gets_no_gradient(program: Any, backend: str) -> None:
-    """Of each result alone."""
+    """Missing gradients, for each result alone."""
     found = []
     for run in (program, pycompiler.compile(program, backend=backend, fullgraph=True)):
         a, b = (torch.tensor([0.3, 0.5], dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -125,7 +125,7 @@ def products_with_norms(tensors: list[torch.Tensor]) -> Any:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", [norms, products_with_norms])
 def test_what_they_do_not_reach_has_no_gradient(program: Any, backend: str) -> None:
-    """None, not zeros: of parameters and of results of other work, and in derivatives of gradients."""
+    """The gradient is None, not zeros: for parameters, for results of other work, and in derivatives of gradients."""
     compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
     found: list[list[Any]] = []
     for run in (program, compiled):

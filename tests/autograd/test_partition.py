@@ -1,4 +1,4 @@
-"""The cut: it separates forward from backward, saves few bytes, and recomputing from it gives the same gradients."""
+"""The partition's cut: it separates forward and backward, saves few bytes, and its recompute gives the same gradients."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch import fx, nn
 from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
-from pycompiler.autograd.partition import Region, partition
-from pycompiler.autograd.recompute import size_bytes
+from pycompiler.autograd.partition import BackwardRegion, is_copied, partition
+from pycompiler.autograd.recompute import SMALL, size_bytes
 from pycompiler.autograd.trace import trace_joint
-from pycompiler.ir.effects import draws
+from pycompiler.operators.operator_effects import draws
 
 
 def joint_of(target: Any, args: list[Any]) -> Joint:
@@ -65,8 +65,8 @@ def test_random_programs(seed: int, how: str) -> None:
     check(program, args, tolerance=1e-4, seed=seed, partition=how, activation_memory_budget=(seed % 3) / 2)
 
 
-def separates(joint: Joint, region: Region, cut: set[fx.Node]) -> bool:
-    """No gradient is reached from an input, and no random number drawn again, without passing the cut."""
+def separates(joint: Joint, region: BackwardRegion, cut: set[fx.Node]) -> bool:
+    """Whether each path from an input to a gradient passes the cut, and no random number is drawn again behind it."""
     stack, seen = [g for g in joint.grads if g is not None], set()
     while stack:
         n = stack.pop()
@@ -86,7 +86,7 @@ def test_cut_separates_and_is_no_larger_than_the_default(seed: int) -> None:
     joint = joint_of(program, args)
     if not joint.needs_backward:
         return
-    region = Region(joint)
+    region = BackwardRegion(joint)
     smallest, default = region.budget_cut(1.0), region.default_cut()
     assert separates(joint, region, set(smallest))
     assert separates(joint, region, set(default))
@@ -105,7 +105,7 @@ def test_budget_is_monotone(seed: int) -> None:
     joint = joint_of(program, args)
     if not joint.needs_backward:
         return
-    region = Region(joint)
+    region = BackwardRegion(joint)
     sizes = [region.cost(region.budget_cut(b / 4)) for b in range(5)]
     assert sizes == sorted(sizes)
 
@@ -151,7 +151,7 @@ def test_dropout_saves_a_bool_mask() -> None:
 
 
 def test_output_view_shares_the_saved_memory() -> None:
-    """Large logits returned as a view of what the loss reads are saved once, as the output."""
+    """Large logits are returned as a view of the tensor that the loss reads: they are saved once, as the output."""
 
     def fn(x: torch.Tensor, w: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor, ...]:
         logits = torch.nn.functional.linear(x, w)
@@ -164,6 +164,48 @@ def test_output_view_shares_the_saved_memory() -> None:
     shapes = [n.meta["val"].numel() for n in part.forward.graph.output_node().args[0]]  # type: ignore[union-attr]
     assert shapes.count(2 * 3 * classes) == 1
     check(fn, args)
+
+
+def test_a_small_part_of_what_eager_does_not_keep_is_saved_alone() -> None:
+    """The caller may write the whole tensor, so a copy is saved; a copy of the row costs less than a copy of the whole."""
+
+    def fn(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return w * (x[0] + 1) + w * w.detach() * (x[0] * 2) + (x[0] - 1) * w.exp().detach() * w
+
+    part = partition(joint_of(fn, [torch.randn(8, requires_grad=True), torch.randn(64, 8)]))
+    assert part.saved == [("input", 0), ("output", 1)]
+    assert [tuple(n.meta["val"].shape) for n in part.saved_nodes] == [(8,), (8,)]
+
+
+@pytest.mark.parametrize(
+    ("fn", "saved"),
+    [(lambda w, x: (w * x, (w + 1) * x), ("input", 1)), (lambda w, x: (w * x, w * (x + 1)), ("output", 2)),
+     (lambda w, x: (w * (x + 1), w * x), ("output", 2)), (lambda w, x: (w * x, w + x), ("input", 1))],
+)  # fmt: skip
+def test_what_eager_keeps_for_one_tangent_is_copied_for_another(fn: Any, saved: tuple[str, int]) -> None:
+    """A backward by the tangent for which eager saves `x + 1` must not be an error after a write to `x`."""
+    part = partition(joint_of(fn, [torch.randn(8, requires_grad=True), torch.randn(8)]))
+    assert (part.saved, [n.name for n in part.saved_nodes]) == ([saved], ["x"])
+
+
+def test_gradients_of_no_tangent_are_of_the_backward() -> None:
+    """Also where one call gives several such gradients: later gradients are added in place."""
+    convolution = torch.ops.aten.convolution_backward.default
+    joint = joint_of(
+        lambda x, w: nn.functional.conv2d(x, w).sign(),
+        [torch.randn(1, 2, 5, 5, requires_grad=True), torch.randn(3, 2, 3, 3, requires_grad=True)],
+    )
+    part = partition(joint)
+    calls = [sum(n.target is convolution for n in gm.graph.nodes) for gm in (part.forward, part.backward)]
+    assert calls == [0, 1]
+    assert sorted(part.saved) == [("input", 0), ("input", 1)]
+
+
+@pytest.mark.parametrize(("bytes_more", "copied"), [(0, True), (4, False)])
+def test_what_is_larger_than_a_mebibyte_is_saved_itself(bytes_more: int, copied: bool) -> None:
+    assert SMALL == 1 << 20
+    joint = joint_of(lambda x: x.sin(), [torch.empty((SMALL + bytes_more) // 4, requires_grad=True)])
+    assert is_copied(joint.inputs[0]) is copied
 
 
 @pytest.mark.parametrize(("how", "budget"), [("fastest", 1.0), ("min_cut", 1.5), ("min_cut", -0.1)])

@@ -1,4 +1,4 @@
-"""Recurrent layers train as in eager: their kernels keep a workspace for the backward."""
+"""Recurrent layers in training, compared with eager: their kernels save a workspace for the backward."""
 
 from __future__ import annotations
 

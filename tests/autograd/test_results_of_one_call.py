@@ -1,4 +1,4 @@
-"""Gradients by each of several results, of one call of a transform among them, differentiated again, as in eager."""
+"""Gradients by each of several results, also of one call of a transform, and differentiated again, as in eager."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _asked(program: Callable[..., Any]) -> list[Any]:
-    """The results, all first gradients, and all gradients of those."""
+    """The results, all first gradients, and all gradients of those gradients."""
     torch.manual_seed(0)
     x = torch.linspace(0.1, 1, 4, dtype=torch.float64, requires_grad=True)
     made = _tensors(program(x))
@@ -154,7 +154,7 @@ def _asked(program: Callable[..., Any]) -> list[Any]:
 def test_gradients_by_each_result(program: Callable[..., Any], backend: str) -> None:
     compiled = pycompiler.compile(
         program, backend=backend, fullgraph=program is not _written_since
-    )  # which runs eagerly
+    )  # `_written_since` runs eagerly
     torch.testing.assert_close(_asked(compiled), _asked(program))
 
 

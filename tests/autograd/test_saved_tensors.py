@@ -1,4 +1,4 @@
-"""What a compiled graph saves for its backward lives as long as eager's, and not longer than its last use."""
+"""Saved tensors of a compiled graph: they live as long as eager's, and not beyond their last use."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_two_outputs_that_go_backward_one_after_the_other() -> None:
     x, w = (t.detach().requires_grad_() for t in inputs)
     ((x * w).exp().sum() + (x @ w).tanh().sum()).backward()
     torch.testing.assert_close([t.grad for t in inputs], [x.grad, w.grad])
-    one.sum().backward()  # what it needs was retained, and the other one has gone through other nodes
+    one.sum().backward()  # its saved tensors were retained, and the other backward used other nodes
     for out in (one, two):
         with pytest.raises(RuntimeError, match=SECOND):
             out.sum().backward()
@@ -163,7 +163,7 @@ def test_a_backward_that_does_not_compile_keeps_what_is_saved() -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_parts_of_one_memory_that_are_saved_are_told_apart(backend: str) -> None:
-    """One part is a result, another is saved: both had one element, and the result was saved for both."""
+    """Both parts have one element: the saved part must not be confused with the part that is a result."""
 
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         total = x.sum(-1)
@@ -178,7 +178,7 @@ def test_parts_of_one_memory_that_are_saved_are_told_apart(backend: str) -> None
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_copies_that_are_saved_lie_as_their_tensors_do(backend: str) -> None:
-    """Of what has gaps ATen's copy has none; that of a complex tensor was read with them, behind its end."""
+    """ATen's copy has no gaps: a saved copy of a complex tensor must not be read by the original's strides, out of bounds."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.pad(x, (-1, 2, 1, 1)).abs()
@@ -188,7 +188,7 @@ def test_copies_that_are_saved_lie_as_their_tensors_do(backend: str) -> None:
         f((memory * 1).as_strided((2, 3), (1, 2))[1:2]).sum().backward()
         return memory.grad
 
-    # eager's vectors of complex numbers round otherwise on some machines
+    # eager's vectorised complex numbers round differently on some machines
     torch.testing.assert_close(gradient(pycompiler.compile(fn, backend=backend)), gradient(fn), rtol=1e-6, atol=0)
 
 
@@ -203,7 +203,7 @@ KEPT: dict[str, Any] = {
 @pytest.mark.parametrize("partition", ["min_cut", "save_all"])
 @pytest.mark.parametrize("name", KEPT)
 def test_backwards_look_at_results_as_they_are_then(name: str, partition: str) -> None:
-    """Eager's node keeps its result, and sees what was written to it behind the version counter (seed 70026890)."""
+    """Eager's node saves its result, and sees a write to it behind the version counter (seed 70026890)."""
     given = [torch.randn(3, 3, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2)]
     with pycompiler.config.patch(partition=partition):
         for fn, x in zip((KEPT[name], pycompiler.compile(KEPT[name])), given, strict=True):
@@ -216,7 +216,7 @@ def test_backwards_look_at_results_as_they_are_then(name: str, partition: str) -
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_results_of_checkpoints_may_be_written(backend: str, again: bool) -> None:
-    """What a checkpoint computes again it does not keep: a node inside that keeps its result keeps another than the caller's."""
+    """A checkpoint does not save recomputed values: an inner node that saves its result does not save the caller's tensor."""
 
     def inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return checkpoint(lambda t: (t.sin() * w).exp().tanh(), x, use_reentrant=False)  # type: ignore[no-any-return]
@@ -234,7 +234,7 @@ def test_results_of_checkpoints_may_be_written(backend: str, again: bool) -> Non
                 y.mul_(2)
             try:
                 seen.append(found := torch.autograd.grad(y.sum(), (x, w), create_graph=again))
-                if again:  # a node's result, made again, is its result
+                if again:  # a recomputed result of a node is its result
                     seen[-1] += torch.autograd.grad(sum(g.sum() for g in found), (x, w, y))
             except RuntimeError as error:
                 seen.append("modified by an inplace operation" in str(error))
@@ -261,7 +261,7 @@ def _written(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_backward_that_takes_nothing_is_gone_through_as_often_as_eagers(fn: Any) -> None:
-    """Of x * 2 ours saves nothing; eager's node keeps the number, and has no second backward."""
+    """For x * 2 the compiled graph saves no tensor; eager's node saves the number and refuses a second backward."""
 
     def seen(call: Any) -> list[Any]:
         inputs, log = leaves(), []
@@ -294,7 +294,7 @@ def test_second_backward_through_an_input_that_two_calls_wrote() -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_a_result_that_is_equal_to_what_a_gradient_is_made_of_may_be_written(backend: str) -> None:
-    """Zeros are a node of the graph once, be they what is written or a gradient that depends on no tangent."""
+    """Zeros are one node of the graph, both as the written value and as a gradient that depends on no tangent."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         zeros = torch.minimum(x, x)
@@ -311,3 +311,21 @@ def test_a_result_that_is_equal_to_what_a_gradient_is_made_of_may_be_written(bac
 
     compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
     torch.testing.assert_close(ask(compiled), ask(program))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_result_outlives_a_differentiable_backward_of_another(backend: str) -> None:
+    """Without `retain_graph`, a differentiable backward frees its own saved tensors, and none of the other result."""
+
+    def fn(x: torch.Tensor) -> Any:
+        return x.exp(), x.sin()
+
+    for run in (fn, pycompiler.compile(fn, backend=backend, fullgraph=True)):
+        x = torch.ones(3, requires_grad=True)
+        a, b = run(x)
+        torch.autograd.grad(a.sum(), x, create_graph=True, retain_graph=False)
+        (grad,) = torch.autograd.grad(b.sum(), x, create_graph=True, retain_graph=False)
+        torch.testing.assert_close(grad, x.cos())
+        for freed in (a, b):
+            with pytest.raises(RuntimeError, match="a second time"):
+                torch.autograd.grad(freed.sum(), x)

@@ -1,4 +1,4 @@
-"""`scan` and `map` over many rows, or over as many as a symbol says, are one call in the graph, compiled once for all lengths."""
+"""`scan` and `map` over many rows, or over a symbolic number of rows: one call in the graph, compiled once for all lengths."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch._higher_order_ops.scan import scan
 from torch.utils import _pytree as pytree
 
 import pycompiler
+from tests.harness.compare import assert_same, observe
 
 BACKENDS = ("eager", "aot_eager", "native")
 LENGTHS = (3, 40, 5, 17, 200)
@@ -38,7 +39,7 @@ def rows_by_hand(fn: Any, xs: Any, *others: Any) -> Any:
 
 
 Program = Callable[[Any, Any, torch.Tensor, torch.Tensor], Any]
-"""Of `scan` or what stands for it, `map` or what does, rows of three and three numbers."""
+"""Takes `scan` or its replacement, `map` or its replacement, rows of three numbers, and three numbers."""
 
 
 def recurrent(scan: Any, _: Any, x: torch.Tensor, h: torch.Tensor) -> Any:
@@ -119,9 +120,8 @@ def test_two_compiles_for_all_lengths(program: Program, backend: str) -> None:
     compiled = compiled_of(program, backend)
     for n in LENGTHS:
         found = results_and_gradients(compiled, *given(n))
-        torch.testing.assert_close(
-            found, results_and_gradients(lambda x, h: program(by_hand, rows_by_hand, x, h), *given(n))
-        )
+        expected = results_and_gradients(lambda x, h: program(by_hand, rows_by_hand, x, h), *given(n))
+        assert_same(found, expected, strides=program is not the_other_way)  # `by_hand` lays out dimension 1 otherwise
     assert compiled.counters()["compiles"] == 2
 
 
@@ -133,7 +133,8 @@ def test_without_gradients(program: Program, backend: str) -> None:
         with torch.no_grad() if grad else torch.enable_grad():
             for n in (40, 20):
                 made, x, h = compiled(*given(n, grad)), *given(n, grad)
-                torch.testing.assert_close(made, program(by_hand, rows_by_hand, x, h), check_dtype=True)
+                expected = program(by_hand, rows_by_hand, x, h)
+                assert_same(made, expected, history=False, strides=program is not the_other_way)
                 assert not any(t.requires_grad for t in pytree.tree_leaves(made)) or program in (recurrent, rows)
 
 
@@ -142,9 +143,7 @@ def test_scans_in_scans(backend: str) -> None:
     compiled = compiled_of(scans_in_scans, backend)
     for n in (20, 30):
         found = results_and_gradients(compiled, *given(n))
-        torch.testing.assert_close(
-            found, results_and_gradients(lambda x, h: scans_in_scans(by_hand, None, x, h), *given(n))
-        )
+        assert_same(found, results_and_gradients(lambda x, h: scans_in_scans(by_hand, None, x, h), *given(n)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -155,7 +154,7 @@ def test_second_derivatives(backend: str) -> None:
         carry, outs = fn(x, h)
         (grad,) = torch.autograd.grad((carry * outs).sum(), h, create_graph=True)
         found.append((grad, *torch.autograd.grad((grad * grad).sum(), (x, h, W))))
-    torch.testing.assert_close(*found)
+    assert_same(*found)
 
 
 def test_the_graph_has_one_call() -> None:
@@ -163,14 +162,6 @@ def test_the_graph_has_one_call() -> None:
     fn = lambda x, h: recurrent(scan, None, x, h)  # noqa: E731
     pycompiler.compile(fn, backend=lambda gm, _: graphs.append(gm) or gm.forward)(*given(100))
     assert len(graphs) == 1 and len([n for n in graphs[0].graph.nodes if n.op == "call_function"]) < 12
-
-
-def outcome(run: Callable[..., Any]) -> Any:
-    torch.manual_seed(0)
-    try:
-        return run(*given(20, False))
-    except Exception as e:
-        return type(e).__name__
 
 
 def steps_that(what: str, said: list[int]) -> Callable[..., Any]:
@@ -194,27 +185,25 @@ def test_as_eager(what: str) -> None:
     def fn(x: torch.Tensor, h: torch.Tensor) -> Any:
         return scan(steps_that(what, []), h, x)
 
-    found, expected = outcome(pycompiler.compile(fn, backend="aot_eager")), outcome(fn)
-    if isinstance(expected, str):
-        assert found == expected and what == "grow"
-    else:
-        torch.testing.assert_close(found, expected)
+    found, expected = (observe(f, given(20, False)) for f in (pycompiler.compile(fn, backend="aot_eager"), fn))
+    assert (expected.error is not None) == (what == "grow") and type(found.error) is type(expected.error)
+    assert_same((found.result, found.world, found.rng), (expected.result, expected.world, expected.rng))
 
 
 @pytest.mark.parametrize(("what", "times"), [("act", 20), ("give back", 0)])
 def test_what_torch_refuses_is_done_row_by_row(what: str, times: int) -> None:
     said: list[int] = []
-    found = outcome(
-        pycompiler.compile(lambda x, h: scan(steps_that(what, said), h, x), backend="aot_eager", fullgraph=True)
-    )
+    compiled = pycompiler.compile(lambda x, h: scan(steps_that(what, said), h, x), backend="aot_eager", fullgraph=True)
+    found = compiled(*given(20, False))
     assert len(said) == times
-    torch.testing.assert_close(found, outcome(lambda x, h: by_hand(steps_that(what, []), h, x)))
+    x, h = given(20, False)
+    assert_same(found, by_hand(steps_that(what, []), h, x))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_associative_scan_has_two_compiles_for_all_lengths(backend: str, reverse: bool) -> None:
-    """Its levels, which follow from the length, were unrolled for each: all that halves alike was assumed."""
+    """The levels of the scan follow from the length: they may not be unrolled under assumptions about each half."""
 
     def program(a: torch.Tensor, b: torch.Tensor) -> Any:
         def both(left: Any, right: Any) -> Any:
@@ -229,6 +218,7 @@ def test_an_associative_scan_has_two_compiles_for_all_lengths(backend: str, reve
             a, b = (torch.linspace(-1, k, 6 * n, dtype=torch.float64).view(2, n, 3).requires_grad_() for k in (2, 3))
             made = fn(a, b)
             loss = made[0].sum() + made[1].sin().sum()
-            found.append((made, [t.stride() for t in made], torch.autograd.grad(loss, (a, b))))
-        torch.testing.assert_close(*found)
+            found.append((made, torch.autograd.grad(loss, (a, b))))
+        assert_same(found[1][0], found[0][0])
+        assert_same(found[1][1], found[0][1], strides=False)
     assert compiled.counters()["compiles"] == 2

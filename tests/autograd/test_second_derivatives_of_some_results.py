@@ -1,4 +1,5 @@
-"""Second derivatives of some of a graph's results: what is read, and whose versions are checked, is what these need, as in eager."""
+"""Second derivatives of some results of a graph: tensors that these results need are read and version-checked, and no
+others, as in eager."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.autograd import grad
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 BACKENDS = ("aot_eager", "native")
 
@@ -20,27 +22,10 @@ def matrix(seed: int = 0) -> torch.Tensor:
     return torch.randn(3, 4, dtype=torch.float64, generator=generator).requires_grad_()
 
 
-def told(made: Any) -> Any:
-    if isinstance(made, torch.Tensor):
-        return made.requires_grad, made.detach().clone()
-    return [told(t) for t in made] if isinstance(made, (list, tuple)) else made
-
-
-def same(got: Any, expected: Any) -> None:
-    if isinstance(expected, torch.Tensor):
-        torch.testing.assert_close(got, expected)
-    elif isinstance(expected, (list, tuple)):
-        assert len(got) == len(expected), (got, expected)
-        for a, b in zip(got, expected, strict=True):
-            same(a, b)
-    else:
-        assert got == expected
-
-
 def tried(ask: Callable[[], Any]) -> Any:
-    """What is found, or the beginning of the error."""
+    """The result, or the start of the error message."""
     try:
-        return told(ask())
+        return ask()
     except RuntimeError as error:
         return type(error), str(error).partition(":")[0]
 
@@ -49,7 +34,7 @@ def as_eager(fn: Callable[..., Any], ask: Callable[..., Any], backend: str) -> N
     compiled = pycompiler.compile(fn, backend=backend)
     expected = tried(lambda: ask(fn))
     for _ in range(2):
-        same(tried(lambda: ask(compiled)), expected)
+        assert_same(tried(lambda: ask(compiled)), expected)
     assert pycompiler.counters(compiled)["compiles"] == 1
 
 
@@ -78,7 +63,7 @@ def _ended(x: torch.Tensor, w: torch.Tensor) -> Any:
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("program", [_flip, _apart, _joined, _deep, _ended])
 def test_what_was_freed_was_anothers(program: Callable[..., Any], retain: bool, backend: str) -> None:
-    """By a backward that retained nothing, or by one that was differentiated."""
+    """The other result's tensors are freed by a backward without retain_graph, or by a backward that is differentiated."""
 
     def ask(first: int, freed_by: str) -> Callable[..., Any]:
         def of(run: Any) -> Any:
@@ -123,7 +108,7 @@ def test_writes_to_what_another_result_keeps(written: str, result: int, backend:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_writes_to_a_result_that_is_kept(backend: str) -> None:
-    """By nodes, from whose gradients the caller's writes part it."""
+    """Nodes save the result, and the caller's write separates it from the gradients of these nodes."""
 
     def program(x: torch.Tensor) -> Any:
         v = (x.abs() + 0.5).rsqrt()
@@ -140,7 +125,7 @@ def test_writes_to_a_result_that_is_kept(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_result_that_is_written_by_another_name(backend: str) -> None:
-    """Its derivatives are the caller's tensor's from before."""
+    """Its derivatives belong to the caller's tensor from before the write."""
 
     def program(x: torch.Tensor) -> Any:
         v = x.sin()
@@ -186,7 +171,7 @@ PADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("of", ["leaf", "other work"])
 @pytest.mark.parametrize("name", PADDED)
 def test_what_is_kept_for_its_history_alone(name: str, of: str, backend: str) -> None:
-    """The derivative of a reflection keeps its argument, whose values it does not depend on: its own derivative is zeros."""
+    """The derivative of reflection padding saves its argument but does not depend on its values: its own derivative is zeros."""
 
     def ask(run: Any) -> Any:
         x = matrix()
@@ -199,7 +184,7 @@ def test_what_is_kept_for_its_history_alone(name: str, of: str, backend: str) ->
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_hooks_of_a_result_that_is_kept_and_not_led_to(backend: str) -> None:
-    """The node of a product of one element keeps it, and no derivative of its gradient passes it."""
+    """The node of a one-element product saves its result, and no derivative of its gradient passes the result."""
 
     def ask(run: Any) -> Any:
         x, seen = matrix(), []
@@ -214,7 +199,7 @@ def test_hooks_of_a_result_that_is_kept_and_not_led_to(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("first", range(2))
 def test_a_result_that_one_gradients_derivative_passes(first: int, backend: str) -> None:
-    """And another's does not, which frees nothing on the way of that one, and calls no hook."""
+    """The derivative of the other gradient does not pass it: it frees nothing on that path, and calls no hook."""
 
     def ask(run: Any) -> Any:
         x, w, seen = matrix(), matrix(1), []
@@ -232,7 +217,7 @@ def test_a_result_that_one_gradients_derivative_passes(first: int, backend: str)
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_piece_that_was_taken_without_gradients_has_no_history(backend: str) -> None:
-    """It says that it requires some, as what it is a piece of does."""
+    """Its `requires_grad` is True, as for its base."""
 
     def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.no_grad():

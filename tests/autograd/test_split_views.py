@@ -1,4 +1,4 @@
-"""Results that are pieces of one tensor leave a graph through one call, are what eager's are, and refuse what eager's refuse."""
+"""Results that are pieces of one tensor: they leave the graph through one call and refuse the same writes as in eager."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import pycompiler
 from pycompiler.autograd import runtime
 
-PROGRAMS: dict[str, tuple[Callable[[torch.Tensor], Any], int]] = {  # and how many views one call makes several of
+PROGRAMS: dict[str, tuple[Callable[[torch.Tensor], Any], int]] = {  # and the number of calls that create several views
     "unbind": (lambda x: x.unbind(0), 1),
     "chunk": (lambda x: x.chunk(2), 1),
     "an odd chunk": (lambda x: x.chunk(3, 1), 1),

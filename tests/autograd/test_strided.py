@@ -1,4 +1,4 @@
-"""Views by strides count from the start of the storage, whatever views lie between and wherever an input starts."""
+"""Strided views (`as_strided`): offsets count from the start of the storage, across views and for any offset of an input."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ PROGRAMS: list[Callable[..., Any]] = [
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", PROGRAMS)
 def test_where_elements_are_counted_from(fn: Callable[..., Any], backend: str, grad: bool) -> None:
-    """One compile for inputs that start anywhere in their storage."""
+    """One compile serves inputs that start anywhere in their storage."""
     compiled = pycompiler.compile(fn, backend=backend)
     for start in (0, 6, 3):
         seen = []
@@ -99,7 +99,7 @@ def test_where_elements_are_counted_from(fn: Callable[..., Any], backend: str, g
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_as_many_elements_beside_a_part_as_a_number_says(backend: str) -> None:
-    """What is written in a view by strides is what lies in memory, not what the input has of it."""
+    """A write through a strided view goes to memory, not only to the input's own elements."""
 
     def fn(x: torch.Tensor, n: int) -> torch.Tensor:
         x.as_strided((n,), (1,)).fill_(3)
@@ -115,7 +115,7 @@ def test_as_many_elements_beside_a_part_as_a_number_says(backend: str) -> None:
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("start", [0, 5])
 def test_what_lies_beside_an_input_is_saved(backend: str, start: int) -> None:
-    """A small input is saved for the backward as a copy, which has nothing beside it."""
+    """A small input is saved for the backward as a copy, which has no neighbouring memory."""
 
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return x.as_strided((3, 3), (3, 1), 2).t() * w
@@ -138,7 +138,7 @@ def test_strides_of_memory_of_another_type() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_result_is_a_view_of_what_it_was_made_of(backend: str) -> None:
-    """The gradient of a view by strides is that of its argument's elements only."""
+    """The gradient of a strided view covers the elements of its argument only."""
 
     def fn(x: torch.Tensor) -> Any:
         v = (x * 3)[2:]

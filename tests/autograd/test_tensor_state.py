@@ -1,4 +1,4 @@
-"""What tensors are to each other and to autograd after a call: found by random programs over it."""
+"""Relations of tensors to each other and to autograd after a call, found by random programs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def data_then(text: str) -> Program:
     ],
 )  # fmt: skip
 def test_views_of_a_tensor_with_other_data_are_views_of_it(text: str, backend: str) -> None:
-    """They were views of something else: a write to one with gradients left the tensor without a history."""
+    """The views must be views of that tensor: a differentiable write to one gives the tensor a history."""
     program = data_then(text)
     compiled = pycompiler.compile(program, backend=backend)
     for history in (False, True):
@@ -147,7 +147,7 @@ class Tripled(torch.autograd.Function):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_writes_of_a_function_are_counted_once(grad: bool) -> None:
-    """They were counted when it was traced, too."""
+    """The trace of the Function must not count its writes again."""
 
     def program(x: torch.Tensor) -> tuple[int, torch.Tensor]:
         y = Tripled.apply(x * 1)
@@ -162,7 +162,7 @@ def test_writes_of_a_function_are_counted_once(grad: bool) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("turn", ["unsqueeze_(0)", "t_()", "squeeze_()"])
 def test_a_gradient_is_given_before_its_tensor_is_turned(turn: str, backend: str) -> None:
-    """It was given when the tensor had its new sizes, which it did not fit."""
+    """The gradient is assigned while the tensor still has its old sizes."""
     scope: dict[str, Any] = {}
     exec(f"def program(x, g):\n    x.grad = g.detach()\n    x.{turn}\n    return x * 2", scope)
     program = scope["program"]
@@ -237,7 +237,7 @@ def test_results_that_lead_to_leaves_inside_alone_require_grad(program: Program,
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_is_set_before_a_backward_needs_it_is_written_before(backend: str) -> None:
-    """The write was counted when the graph had run: an error of the backward."""
+    """The write is counted before the backward saves the tensor, so the backward raises no error."""
 
     def program(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return x * p.new_empty(0).set_(p)
@@ -268,7 +268,7 @@ def test_an_inference_tensor_that_shall_require_grad_is_refused_at_its_line(back
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_view_without_a_history_gets_a_flag_of_its_own(backend: str) -> None:
-    """It shows what its base requires, and had no gradient."""
+    """The view's flag is its base's until the program sets it; from then on the view has its own gradient."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         x.requires_grad_()
@@ -287,7 +287,7 @@ def test_a_view_without_a_history_gets_a_flag_of_its_own(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("piece", ["split(3)[0]", "chunk(1)[0]", "split(3)[0].view(3)"])
 def test_gradients_by_a_lone_piece_and_what_is_made_of_it(piece: str, backend: str) -> None:
-    """They were lost where the piece is all of what was made: to the trace it was a result and the view of it."""
+    """The piece is all of its base, so the trace has a result and a view of it: gradients by the piece must not be lost."""
     scope: dict[str, Any] = {}
     exec(f"def program(x, w):\n    v = (x * w).{piece}\n    return v * v, v", scope)
     compiled = pycompiler.compile(scope["program"], backend=backend)
@@ -303,7 +303,7 @@ def test_gradients_by_a_lone_piece_and_what_is_made_of_it(piece: str, backend: s
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_view_that_is_written_behind_a_break_where_gradients_were_off(backend: str) -> None:
-    """Made again, as one that was made where gradients were on, it got its offset by a name that no operator has."""
+    """The view is rebuilt as if gradients had been on at its creation; its offset needs a valid argument name of the operator."""
     log: list[bool] = []
 
     def program(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -335,7 +335,7 @@ def test_a_view_of_another_dtype_in_inference_mode_is_an_inference_tensor(backen
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("write", ["v.fill_(2)", "x.mul_(2)", "x[1:].zero_()", "x.data.mul_(2)"])
 def test_views_of_a_leaf_that_is_written_without_gradients_have_eagers_history(write: str, backend: str) -> None:
-    """In eager their histories begin anew, at nothing."""
+    """In eager the histories of these views start again, at nothing."""
     scope: dict[str, Any] = {"torch": torch}
     text = f"def program(x):\n    v = x[1:]\n    with torch.no_grad():\n        {write}\n    return x.sum() + (v * 2).sum()"
     exec(text, scope)
@@ -352,7 +352,7 @@ def test_views_of_a_leaf_that_is_written_without_gradients_have_eagers_history(w
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_backwards_to_inputs_pass_what_was_computed_outside(backend: str) -> None:
-    """Ahead of an error the gradient was lost."""
+    """The gradient is stored even if an error follows."""
 
     def program(x: torch.Tensor, h: torch.Tensor, w: torch.Tensor) -> None:
         (x * h).sum().backward(inputs=[w])
@@ -368,7 +368,7 @@ def test_backwards_to_inputs_pass_what_was_computed_outside(backend: str) -> Non
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_zeros_without_memory_stay_such(backend: str) -> None:
-    """What operators make of them eager says: they are no input of a graph."""
+    """Such tensors are no graph inputs: eager runs the operators on them."""
 
     def program(x: torch.Tensor) -> Any:
         return x * 2, x.t() @ x, x
@@ -382,7 +382,7 @@ def test_zeros_without_memory_stay_such(backend: str) -> None:
 
 
 def test_the_version_of_a_result_beside_numbers_that_change() -> None:
-    """`linear` of a vector writes into its own result, which another operator does where there are symbols."""
+    """`linear` of a vector writes into its own result; with size symbols another operator makes this write."""
 
     def counts(x: torch.Tensor, table: dict[str, int]) -> None:
         table["a"] += torch.nn.functional.linear(x, torch.ones(3, 3))._version

@@ -1,4 +1,4 @@
-"""Values, gradients, mutated buffers: the compiled graph beside eager."""
+"""Values, gradients and mutated buffers of compiled graphs, compared with eager."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_inference_without_epilogue_is_the_compilers_callable() -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_a_number_minus_integers(backend: str) -> None:
-    """Not their negative plus the number: unsigned ones have none, and bools are refused."""
+    """The result is not the negative plus the number: unsigned integers have no negative, and bools are refused."""
     numbers = torch.tensor([0, 1, 200], dtype=torch.uint8)
     for fn in (lambda t: 0.1 - t, lambda t: 3 - t, lambda t: torch.rsub(t, 2, alpha=3)):
         torch.testing.assert_close(pycompiler.compile(fn, backend=backend)(numbers), fn(numbers))
@@ -277,7 +277,7 @@ def test_a_number_minus_integers(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_what_shape_functions_get_wrong(backend: str) -> None:
-    """A division by an empty size; strides of 0 in a fresh result; dimensions of one element counted from the back."""
+    """A division by an empty size; strides of 0 in a fresh result; one-element dimensions with negative indices."""
     programs = [
         (lambda x: torch.nn.functional.huber_loss(x, x * 2), (0,)),
         (lambda x: torch.select_scatter(x, torch.zeros((), dtype=x.dtype), 0, -1).sum(-1, keepdim=True), (2,)),
@@ -297,7 +297,7 @@ def test_what_shape_functions_get_wrong(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_complex_numbers_of_the_program(backend: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The gradient conjugates the number itself; what was resolved has its own memory."""
+    """The gradient conjugates the complex number; a resolved conjugate has its own memory."""
     programs = [
         lambda x: torch.view_as_real(x * 1j),
         lambda x: (x * (2 + 1j)).imag.sin(),
@@ -317,7 +317,7 @@ def test_complex_numbers_of_the_program(backend: str, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("how", ["computed with", "copied", "cast"])
 def test_tensors_of_inference_mode_among_the_inputs(how: str, backend: str) -> None:
-    """Autograd neither saves them nor counts their versions; what is computed from them outside of the mode it saves."""
+    """Autograd neither saves inference tensors nor counts their versions. It saves tensors computed from them elsewhere."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if how == "cast":

@@ -1,5 +1,5 @@
-"""Views that leave a graph are views of what they are in eager, made as they were made there: who writes one in place, or what it
-is a view of, finds eager's values, histories, versions and refusals."""
+"""Views that leave a graph have the same base and history as in eager. An in-place write
+to a view, or to its base, gives eager's values, histories, versions and refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Program = Callable[[torch.Tensor, torch.Tensor], Any]
 
 
 def told(t: torch.Tensor) -> tuple[Any, ...]:
-    """What a tensor tells; whether it has a history may be refused."""
+    """The observable state of a tensor; its history may be refused."""
     try:
         history: Any = t.grad_fn is None, t.is_leaf
     except RuntimeError as error:
@@ -24,7 +24,7 @@ def told(t: torch.Tensor) -> tuple[Any, ...]:
 
 
 def seen(program: Program, write: Callable[[Any, torch.Tensor], None], leaf: bool) -> Any:
-    """What results tell before and behind a write, and gradients."""
+    """The state of the results before and after a write, and gradients."""
     w = torch.arange(1.0, 5.0).requires_grad_()
     x = torch.arange(2.0, 6.0)
     x = x.requires_grad_() if leaf else x
@@ -181,7 +181,7 @@ def test_data_of_an_inference_tensor_can_be_written() -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_a_result_with_gaps_that_has_no_history_may_be_written(backend: str) -> None:
-    """A gradient that depends on nothing is a view in eager, and the graph runs under `no_grad`."""
+    """A gradient that depends on no tangent is a view in eager, and the graph runs under `no_grad`."""
 
     def program(x: torch.Tensor) -> Any:
         pairs = torch.view_as_real(x.to(torch.complex64))

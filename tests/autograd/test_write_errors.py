@@ -1,4 +1,4 @@
-"""What eager's nodes keep for the backward, and whom a gradient reaches, decide which writes are errors: ours are the same.
+"""Write errors: eager's saved tensors and the reached inputs decide which writes raise, and compiled code raises the same.
 
 Each program runs compiled and eagerly, and both differentiate its results, or raise.
 """
@@ -17,6 +17,7 @@ import pycompiler
 from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.partition import partition
 from pycompiler.autograd.trace import trace_joint
+from tests.harness.compare import assert_same
 
 MODIFIED = "needed for gradient computation has been modified by an inplace operation"
 BACKENDS = ["native", "aot_eager"]
@@ -31,9 +32,7 @@ def gradients(fn: Callable[..., Any], args: Sequence[torch.Tensor]) -> list[torc
 
 
 def same(fn: Callable[..., Any], args: Sequence[torch.Tensor], backend: str) -> None:
-    wanted = gradients(fn, args)
-    for got, want in zip(gradients(pycompiler.compile(fn, backend=backend), args), wanted, strict=True):
-        torch.testing.assert_close(got, want)
+    assert_same(gradients(pycompiler.compile(fn, backend=backend), args), gradients(fn, args))
 
 
 def both_raise(fn: Callable[..., Any], args: Sequence[torch.Tensor], backend: str, match: str = MODIFIED) -> None:
@@ -50,17 +49,17 @@ def matrix(*, grad: bool = True) -> torch.Tensor:
     return torch.linspace(0.1, 1, 16, dtype=torch.float64).view(4, 4).requires_grad_(grad)
 
 
-# -- whom a gradient reaches ------------------------------------------------------------------------------------------
+# -- inputs that a gradient reaches -----------------------------------------------------------------------------------
 
 
 def unreached(a: torch.Tensor, b: torch.Tensor) -> Any:
     t = a.sin()
     kept = t * t
-    t.mul_(2)  # nobody can differentiate `kept` any more
+    t.mul_(2)  # `kept` has no derivative any more
     if kept.sum() > 100:
         return (a,)
     kept += 1
-    return (b.cos(),)  # of the same graph
+    return (b.cos(),)  # a result of the same graph
 
 
 def dead(a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -76,7 +75,7 @@ def twice(a: torch.Tensor, b: torch.Tensor) -> Any:
     s, t = a.sin(), b.sin()
     if s.sum() > 100:
         return (a,)
-    s.mul_(2)  # three results, two ways
+    s.mul_(2)  # three results, two paths
     t.mul_(3)
     return (t.exp(), t.cos(), s)
 
@@ -161,14 +160,14 @@ def test_much_work_is_not_done_for_each_way(rows: int, ways: Any) -> None:
     assert [list(w.tangents) for w in joint.ways()] == ways
 
 
-# -- what eager keeps -------------------------------------------------------------------------------------------------
+# -- tensors that eager saves -----------------------------------------------------------------------------------------
 
 
 def output_that_is_gone(a: torch.Tensor, b: torch.Tensor) -> Any:
     t = a.exp()
     if t.sum() > 100:
         return (a,)
-    t.add_(1)  # exp keeps its result; the name goes
+    t.add_(1)  # exp saves its result
     return (t * 2,)
 
 
@@ -176,7 +175,7 @@ def input_that_is_gone(a: torch.Tensor, b: torch.Tensor) -> Any:
     t = b.detach() + 1
     if t.sum() > 1000:
         return (a,)
-    u = (t * 2).sin()  # of a graph that `t` came to
+    u = (t * 2).sin()  # part of a graph with `t` as an input
     r = a * t
     if u.sum() > 1000:
         return (a,)
@@ -186,7 +185,7 @@ def input_that_is_gone(a: torch.Tensor, b: torch.Tensor) -> Any:
 
 def result_without_need(a: torch.Tensor, b: torch.Tensor) -> Any:
     index = torch.zeros(4, dtype=torch.int64)
-    t = a.scatter_reduce(0, index, b.detach(), "sum")  # keeps its result, which a sum does not need
+    t = a.scatter_reduce(0, index, b.detach(), "sum")  # saves its result, which a sum does not need
     if t.sum() > 1000:
         return (a,)
     t.mul_(2)
@@ -198,7 +197,7 @@ def written_input(a: torch.Tensor, b: torch.Tensor) -> Any:
     if t.sum() > 1000:
         return (a,)
     t.mul_(2)
-    r = a * t  # keeps what `t` is after the write
+    r = a * t  # saves `t` as it is after the write
     if r.sum() > 1000:
         return (a,)
     t.add_(1)
@@ -207,7 +206,7 @@ def written_input(a: torch.Tensor, b: torch.Tensor) -> Any:
 
 def part_that_is_written(a: torch.Tensor, b: torch.Tensor) -> Any:
     t = a * 1
-    t[-2:].tanh_()  # keeps its result, behind a node that nobody can ask
+    t[-2:].tanh_()  # saves its result, in an unreachable node
     if t.sum() > 1000:
         return (a,)
     t[:2] = b[:2]
@@ -237,7 +236,7 @@ def test_writes_to_what_eager_keeps_raise(fn: Any, backend: str) -> None:
     both_raise(fn, [vector(), vector(grad=False)], backend)
 
 
-# -- what eager does not keep -----------------------------------------------------------------------------------------
+# -- tensors that eager does not save ---------------------------------------------------------------------------------
 
 
 def output_of_a_norm(a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -261,7 +260,7 @@ def computed_again(a: torch.Tensor, b: torch.Tensor) -> Any:
     t = b.detach() * 3
     if t.sum() > 1000:
         return (a,)
-    r = a * (t + 1).sin()  # keeps the sine
+    r = a * (t + 1).sin()  # saves the sine
     if r.sum() > 1000:
         return (a,)
     t.zero_()
@@ -269,12 +268,12 @@ def computed_again(a: torch.Tensor, b: torch.Tensor) -> Any:
 
 
 def written_by_itself(a: torch.Tensor, b: torch.Tensor) -> Any:
-    b[:] = b  # moves the version only, before it is kept
+    b[:] = b  # changes only the version, before the save
     return (a * b,)
 
 
 def kept_for_another_result(a: torch.Tensor, b: torch.Tensor) -> Any:
-    product, chosen = a * b, torch.where(b > 0, a, -a).exp()  # the product keeps `b`, the choice does not
+    product, chosen = a * b, torch.where(b > 0, a, -a).exp()  # the product saves `b`, the choice does not
     if product.sum() > 1000:
         return (a,)
     b.add_(1)
@@ -283,7 +282,7 @@ def kept_for_another_result(a: torch.Tensor, b: torch.Tensor) -> Any:
 
 def result_kept_for_another(a: torch.Tensor, b: torch.Tensor) -> Any:
     t = a * 2
-    s = torch.logsumexp(t, -1)  # keeps `t`
+    s = torch.logsumexp(t, -1)  # saves `t`
     r = t.masked_fill(~(t > 0.3), -1.0)
     if r.sum() > 1000:
         return (s,)
@@ -370,7 +369,7 @@ def test_writes_to_what_one_result_keeps_raise_for_that(fn: Any, backend: str) -
 
 
 def test_large_arguments_are_saved_as_they_are() -> None:
-    """A copy of a large argument that eager does not keep would cost what the cut saves."""
+    """A copy of a large argument that eager does not save would cost as much as the cut saves."""
     for rows, itself in ((8, False), (300_000, True)):
         gm, _ = lifted(lambda x, y: ((x + y) * 2).sin(), [torch.randn(rows, requires_grad=True), torch.randn(rows)])
         examples = fakes(gm)
@@ -378,7 +377,7 @@ def test_large_arguments_are_saved_as_they_are() -> None:
         assert ({kind for kind, _ in partition(joint).saved} == {"input"}) is itself
 
 
-# -- what eager's nodes refuse ----------------------------------------------------------------------------------------
+# -- refusals of eager's nodes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -393,7 +392,7 @@ def test_gradients_that_eager_writes_to_integers_raise(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_copy_of_elements_that_share_places_lies_as_they_do(backend: str) -> None:
-    """What is saved of a view with several elements in one place is read by its strides: a dense copy gave other elements."""
+    """A saved view with several elements at one place is read by its strides: a dense copy would give other elements."""
 
     def fn(a: torch.Tensor) -> Any:
         t = torch.cat([a, a[0:1], a], 0)
@@ -413,7 +412,7 @@ def _losses(v: torch.Tensor) -> torch.Tensor:
     "op", [torch.prod, lambda v: v.prod(1), lambda v: v.t()[1:].prod(), torch.max, torch.median, _losses]
 )
 def test_what_a_gradient_is_made_of_is_written_behind_autograds_back(op: Any, result: bool, backend: str) -> None:
-    """Eager's formula divides the product that it keeps by what it was made of; it fills in where the largest one was."""
+    """Eager's formula divides the saved product by its factors; for a maximum it fills in at the saved index."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         v = x * 1
@@ -429,7 +428,7 @@ def test_what_a_gradient_is_made_of_is_written_behind_autograds_back(op: Any, re
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("op", [torch.max, torch.min, torch.median, torch.nanmedian])
 def test_an_infinite_gradient_of_what_was_found_is_nobody_elses(op: Any, backend: str) -> None:
-    """It was multiplied by a mask, whose zeros made it no number."""
+    """The gradient must not be multiplied by a mask: infinity times zero is NaN."""
     x = torch.tensor([[1.0, 3.0], [2.0, 1.0]], requires_grad=True)
     for gradient in (torch.tensor(torch.inf), torch.tensor(torch.nan), torch.tensor(2.0)):
         found, expected = (
@@ -458,7 +457,7 @@ def test_gradients_that_depend_on_a_phase_are_refused(op: Any, backend: str) -> 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("dims", [(), (1,)])
 def test_a_product_that_is_written_behind_autograds_back(backend: str, dims: tuple[int, ...]) -> None:
-    """Eager's formula reads the product where nothing is zero."""
+    """Eager's formula reads the product where no element is zero."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         y = x.prod(*dims)

@@ -1,4 +1,4 @@
-"""torch.compile(..., backend="pycompiler"): our compiler behind torch's capture."""
+"""`torch.compile(..., backend="pycompiler")`: this compiler after torch's capture."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fresh(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 class Spy:
-    """compile_fx, with what it made of each graph."""
+    """`compile_fx` that records its compiled callables for each graph."""
 
     def __init__(self) -> None:
         self.made: list[Any] = []
@@ -47,7 +47,7 @@ class Spy:
         return [made.__func__.counters() for made in self.made]
 
     def compiled(self) -> list[int]:
-        """Compiles of each graph, none of whose calls ran as it is."""
+        """The number of compiles of each graph; no call may have run eagerly."""
         assert all(counted["eager_calls"] == 0 for counted in self.counts())
         return [counted["compiles"] for counted in self.counts()]
 
@@ -109,7 +109,7 @@ def test_sizes_that_are_symbols_of_torchs() -> None:
 
 
 def test_lengths() -> None:
-    """A number at first, then a symbol: two graphs of torch's, and one compile of each."""
+    """A number at first, then a symbol: two graphs of torch.compile, and one compile of each."""
     model, spy = net().eval(), Spy()
     twin = copy.deepcopy(model)
     made = torch.compile(model, backend=spy)
@@ -125,7 +125,8 @@ def test_lengths() -> None:
 
 
 def test_checkpoints_draw_again_what_they_drew() -> None:
-    """In torch's graphs the operator leaves that to the compiler; run as it is, its second run has another dropout."""
+    """In torch's graphs the checkpoint operator relies on the compiler; run eagerly, its recomputation has another
+    dropout."""
 
     def fn(x: Any) -> Any:
         def block(t: Any) -> Any:
@@ -156,7 +157,7 @@ def test_operators_that_take_functions() -> None:
 
 
 def test_backwards_are_no_frames_of_torchs() -> None:
-    """The backward runs where torch.compile looks at every frame: ours are not among those that it compiles."""
+    """The backward runs where torch.compile evaluates every frame: it must not compile frames of pycompiler."""
 
     def fn(x: Any) -> Any:
         y = (x * 2).exp()
@@ -189,7 +190,7 @@ def test_mode_and_options() -> None:
 
 
 def test_found_through_the_entry_point(tmp_path: Path) -> None:
-    """A process that never imports pycompiler; the distribution's metadata says what pyproject.toml says."""
+    """The process never imports pycompiler; the distribution's metadata equals pyproject.toml."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     [(name, target)] = groups["torch_dynamo_backends"].items()
     assert name == "pycompiler"

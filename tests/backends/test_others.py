@@ -1,4 +1,4 @@
-"""Backends of others get symbolic numbers that torch's own machinery can carry."""
+"""Backends of other packages get symbolic numbers that torch's own machinery supports."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import torch
 from torch._dynamo.backends.debugging import aot_eager
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 
 def check(program: Any, *calls: tuple[Any, ...]) -> None:
     compiled = pycompiler.compile(program, backend=aot_eager, fullgraph=True)
     for args in calls:
-        torch.testing.assert_close(compiled(*args), program(*args))
+        assert_same(compiled(*args), program(*args))
     assert compiled.counters()["compiles"] == 2
 
 
@@ -33,7 +34,7 @@ def test_sizes_and_numbers_together() -> None:
 
 
 def test_numbers_that_are_asked_for_more() -> None:
-    """torch's tracing looks into the expression of a float that a product in place takes: it is given one of torch's."""
+    """torch's tracing reads the expression of a float operand of an in-place product: it gets a symbol of torch."""
 
     def program(x: torch.Tensor, rate: float) -> Any:
         return x.clone().mul_(0.5 * rate), rate + 1
@@ -53,7 +54,7 @@ def test_a_backend_s_own_attribute_error() -> None:
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", ["native", "aot_eager"])
 def test_a_backend_that_hands_its_graph_on_to_ours_keeps_symbols(name: str, dynamic: bool | None) -> None:
-    """It gets tensors; the graph's own fakes say which of their sizes are symbols."""
+    """The backend gets tensors; the graph's own fake tensors say which of their sizes are symbols."""
     seen: list[Any] = []
 
     def handed_on(gm: Any, inputs: Any) -> Any:

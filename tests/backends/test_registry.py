@@ -1,9 +1,8 @@
-"""Backends by name and by callable: what they get, what they may return, and what a user sees when they fail."""
+"""Backends by name and by callable: their inputs, their allowed results, and the user's view of failures."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,15 +18,7 @@ def fn(x: Any) -> Any:
     return (x.sin() + 1) * 2
 
 
-@pytest.fixture(autouse=True)
-def registry() -> Iterator[None]:
-    tables: list[dict[str, Any]] = [backends.REGISTRY, backends.TAGS]  # type: ignore[list-item]
-    saved = [dict(table) for table in tables]
-    yield
-    for table, rows in zip(tables, saved, strict=True):
-        table.clear()
-        table.update(rows)
-    pycompiler.set_default_backend("native")
+pytestmark = pytest.mark.usefixtures("registry")
 
 
 # names ---------------------------------------------------------------------------------------------------------
@@ -98,7 +89,7 @@ def test_registry_errors() -> None:
         pycompiler.register_backend(lambda gm, i: gm, name=3)  # type: ignore[arg-type]
 
 
-# what a backend gets -------------------------------------------------------------------------------------------
+# inputs of a backend -------------------------------------------------------------------------------------------
 def test_backend_gets_the_graph_and_the_real_tensors() -> None:
     got: list[Any] = []
 
@@ -184,7 +175,7 @@ def test_lists_and_single_tensors_are_accepted() -> None:
     torch.testing.assert_close(pycompiler.compile(fn, backend=lambda gm, i: lambda *a: gm(*a)[0])(X), fn(X))
 
 
-# what fails ----------------------------------------------------------------------------------------------------
+# failures ------------------------------------------------------------------------------------------------------
 class OwnError(Exception):
     pass
 
@@ -210,6 +201,7 @@ def test_exception_of_the_compiled_graph_reaches_the_user_unchanged() -> None:
         pycompiler.compile(fn, backend=backend)(X)
 
 
+@pytest.mark.captures_nothing("the backend raises, and the frame runs as written")
 def test_suppress_errors_runs_the_frame_eagerly(caplog: Any) -> None:
     with config.patch(suppress_errors=True):
         made = pycompiler.compile(fn, backend=raising)
@@ -299,7 +291,7 @@ def test_internal_error_becomes_a_warning_and_the_frame_runs_eagerly(caplog: Any
 
 
 def test_internal_error_in_the_capture_names_function_file_line_and_operator(monkeypatch: Any) -> None:
-    from pycompiler.capture.interpreter import HANDLERS
+    from pycompiler.capture.interpreter.evaluation import HANDLERS
 
     def bug(frame: Any, instruction: Any) -> None:
         raise IndexError("a bug in a handler")

@@ -1,1 +1,1 @@
-"""Rows of `tests/test_bad_input.py`."""
+"""Rows of `tests/bad_input/test_bad_input.py`."""

@@ -1,4 +1,4 @@
-"""Calls that must fail with an error that names what was seen, what was expected and what to do."""
+"""Calls that must fail with an error that names the value seen, the expectation and the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.bad_input.table import x
 
 
 class Wrong(NamedTuple):
-    """`call()` raises `error`, whose text holds all `words`: what was seen, what was expected, what to do."""
+    """`call()` raises `error`, whose message has all `words`: value seen, expectation, remedy."""
 
     call: Callable[[], Any]
     error: type[BaseException]
@@ -86,10 +86,10 @@ WRONG: dict[str, Wrong] = {
     ),
     "tensor compiled": Wrong(lambda: pycompiler.compile(x()), errors.ArgumentError, ("a function or an nn.Module", "Tensor")),
     "reset of a plain function": Wrong(
-        lambda: pycompiler.reset(double), errors.ArgumentError, ("what pycompiler.compile returned", "double")
+        lambda: pycompiler.reset(double), errors.ArgumentError, ("a result of pycompiler.compile", "double")
     ),
     "counters of a plain function": Wrong(
-        lambda: pycompiler.counters(double), errors.ArgumentError, ("what pycompiler.compile returned", "double")
+        lambda: pycompiler.counters(double), errors.ArgumentError, ("a result of pycompiler.compile", "double")
     ),
     "unknown policy": Wrong(
         lambda: pycompiler.set_policy(pycompiler.compile(double), "freeze"), errors.UnknownName, ("'freeze'", "known:", "run")

@@ -1,4 +1,4 @@
-"""Objects, programs, tensors and modules that are odder still."""
+"""Further odd objects, programs, tensors and modules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def double(t: Any) -> Any:
     return t * 2
 
 
-# more objects that fight back --------------------------------------------------------------------------------
+# more objects that defeat protocols --------------------------------------------------------------------------
 class EqTensor:
     def __eq__(self, other: object) -> Any:
         return torch.tensor([True, False])
@@ -157,7 +157,7 @@ class NoDel:
 
 
 class Turns:
-    """Another answer at each call."""
+    """Gives another answer at each call."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -362,7 +362,7 @@ simple("method caller", operator.methodcaller("add", 1), x())
 simple("numpy ufunc", numpy.sin, numpy.arange(3.0))
 simple("bound method of a builtin", [3, 1, 2].index, 1)
 simple("method of a regular expression", re.compile("b").sub, "x", "abc")
-simple("print", print, "a row of tests/test_bad_input.py")
+simple("print", print, "a row of tests/bad_input/test_bad_input.py")
 simple("type with three arguments", lambda t: type("Made", (), {"n": 2}).n * t, x())
 simple("warnings become errors", lambda t: warned(t), x())
 simple("a thousand arguments", lambda *a: sum(a), *[torch.ones(1)] * 1000)

@@ -1,8 +1,8 @@
-"""How a row of odd programs and odd arguments is written and checked.
+"""Form and check of a row of odd programs and odd arguments.
 
-`row(id)(make)`: `make()` gives `(function, arguments)`; it is called once for eager and once for the compiled function,
-so that state is never shared.  Results, exceptions (type, text) and mutated arguments must agree, at the call that
-compiles and at the next one.
+`row(id)(make)`: `make()` gives `(function, arguments)`; it is called once for eager and once for the compiled
+function, so that state is never shared. Results, exceptions (type, message) and mutated arguments must agree, at
+the call that compiles and at the next one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import copy
 import dataclasses
 import enum
-import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ import numpy
 import torch
 
 import pycompiler
+from tests.harness.compare import Differs, assert_same
 
 Made = tuple[Callable[..., Any], tuple[Any, ...]]
 ROWS: dict[str, Callable[[], Made]] = {}
@@ -45,7 +45,7 @@ def x() -> torch.Tensor:
 
 # outcomes ------------------------------------------------------------------------------------------------------
 def outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, Any]:
-    """What a call gives: ("value", result) or ("error", (type, text))."""
+    """The outcome of a call: ("value", result) or ("error", (type, message))."""
     try:
         result = fn(*args)
         if isinstance(result, types.GeneratorType):
@@ -63,51 +63,31 @@ async def drain(generator: Any) -> list[Any]:
     return [value async for value in generator]
 
 
+COMPARED = (torch.Tensor, numpy.ndarray, type, int, float, complex, str, bytes, type(None), torch.dtype, enum.Enum)
+
+
 def same(have: Any, want: Any) -> bool:
     """Equality of results and arguments, structure by structure."""
     if type(have).__name__ != type(want).__name__:
         return False
-    ours = type(want).__module__.startswith("tests.") and not dataclasses.is_dataclass(type(want))
+    ours = type(want).__module__.startswith(("tests.", "bad_input.")) and not dataclasses.is_dataclass(type(want))
     if ours and not issubclass(type(want), (torch.Tensor, tuple, enum.Enum)):
-        return True  # an object of the same type, which may not even be asked for its class
-    if isinstance(want, torch.Tensor):
-        if want.layout is not torch.strided or want.is_quantized or want.is_nested or want.device.type == "meta":
-            return same_odd_tensor(have, want)
-        plain = (have.dtype, have.shape, have.stride(), have.requires_grad) == (
-            want.dtype, want.shape, want.stride(), want.requires_grad
-        )  # fmt: skip
-        if want.dtype.itemsize == 1 and want.is_floating_point():
-            have, want = have.float(), want.float()
-        return plain and torch.allclose(have.detach(), want.detach(), equal_nan=True)
-    if isinstance(want, numpy.ndarray):
-        return have.dtype == want.dtype and numpy.array_equal(have, want)
+        return True  # an object of the same type; even its `__class__` may not be read
+    if isinstance(want, torch.Tensor) and want.is_nested:
+        return all(map(same, have.unbind(), want.unbind()))
     if isinstance(want, (list, tuple)):
         return len(have) == len(want) and all(map(same, have, want))
     if isinstance(want, dict):
         return all(map(same, have, want)) and all(map(same, have.values(), want.values()))
-    if isinstance(want, type):
-        return have is want
-    if isinstance(want, (int, str, bytes, bool, type(None), torch.dtype, torch.Size, enum.Enum)):
-        return bool(have == want)
-    if isinstance(want, float):
-        return math.isclose(have, want) or (math.isnan(have) and math.isnan(want))
-    if dataclasses.is_dataclass(want):
+    if dataclasses.is_dataclass(want) and not isinstance(want, type):
         return same(vars(have), vars(want))
-    return True  # an object of the same type
-
-
-def same_odd_tensor(have: torch.Tensor, want: torch.Tensor) -> bool:
-    if (have.layout, have.dtype, have.device, have.is_quantized) != (
-        want.layout, want.dtype, want.device, want.is_quantized
-    ):  # fmt: skip
+    if not isinstance(want, COMPARED):
+        return True  # an object of the same type
+    try:
+        assert_same(have, want, exact=True, sharing=False)
+    except Differs:
         return False
-    if want.device.type == "meta":
-        return have.shape == want.shape
-    if want.is_nested:
-        return all(map(same, have.unbind(), want.unbind()))
-    if want.is_quantized:
-        return torch.equal(have.dequantize(), want.dequantize())
-    return torch.equal(have.to_dense(), want.to_dense())
+    return True
 
 
 def check(make: Callable[[], Made], backend: str) -> None:

@@ -1,7 +1,7 @@
-"""Odd programs and odd arguments: each behaves as eager does, or raises an error that says what to do.
+"""Odd programs and odd arguments: each behaves as in eager, or raises an error with a remedy.
 
-One row a case (`tests/bad_input/table.py` says how): first those here, then the odder ones of `tests/bad_input/more.py`,
-then calls that must fail, with what their errors must say (`tests/bad_input/errors.py`).
+One row per case, in the form of `tests/bad_input/table.py`: first the rows here, then odder ones
+(`tests/bad_input/more.py`), then calls that must fail, with parts of their errors (`tests/bad_input/errors.py`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import torch
 from torch import nn
 
 import pycompiler
-from pycompiler.capture import operators
+from pycompiler.capture.semantics import operators
 from tests.bad_input import more  # noqa: F401
 from tests.bad_input.errors import WRONG
 from tests.bad_input.table import ROWS, Made, check, row, simple, x
 
-# what is callable ----------------------------------------------------------------------------------------------
+# kinds of callables --------------------------------------------------------------------------------------------
 simple("builtin function", torch.sin, x())
 simple("builtin of Python", len, [1, 2, 3])
 simple("builtin class", int, "12")
@@ -232,7 +232,7 @@ def infer() -> torch.Tensor:
         return torch.arange(4.0)
 
 
-# objects that fight back ---------------------------------------------------------------------------------------
+# objects that defeat protocols ---------------------------------------------------------------------------------
 class Fight(Exception):
     pass
 
@@ -689,7 +689,7 @@ def test_clear_errors(id: str) -> None:
 
 
 def test_views_by_strides_that_leave_their_memory() -> None:
-    """Whether they are read or not; a view may reach what its base has beside it."""
+    """A view may reach memory of its storage beyond its base, but not beyond the storage, whether it is read or not."""
 
     def unread(x: torch.Tensor) -> torch.Tensor:
         x.as_strided((3,), (1,), 6)

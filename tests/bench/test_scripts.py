@@ -1,4 +1,4 @@
-"""The scripts that read benchmark runs: ratio table, README marks, comparison of two runs."""
+"""The scripts that read benchmark runs: ratio table, marks of a page, comparison of two runs."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def test_model_means(tmp_path: Path) -> None:
 
 def test_readme_gets_the_table_between_its_marks(tmp_path: Path) -> None:
     run = run_file(tmp_path / "run.json", {"g": {"torch.compile": 2.0, "pycompiler": 1.0}})
-    page = tmp_path / "README.md"
+    page = tmp_path / "measured.md"
     page.write_text("head\n<!-- measured: begin -->\nold\n<!-- measured: end -->\ntail\n")
-    assert script("ratios.py", run, "--readme", page).returncode == 0
+    assert script("ratios.py", run, "--page", page).returncode == 0
     text = page.read_text()
     assert "| g | – | 2 s | 1 s | 0.50 | – |" in text
     assert "old" not in text
     assert text.startswith("head\n")
     assert text.endswith("tail\n")
     page.write_text("no marks")
-    assert script("ratios.py", run, "--readme", page).returncode == 1
+    assert script("ratios.py", run, "--page", page).returncode == 1
 
 
 @pytest.mark.parametrize(("threshold", "code"), [(("--fail-above", 1.3), 1), (("--fail-above", 2.5), 0), ((), 0)])

@@ -1,28 +1,26 @@
-"""What tests of things that outlive the calls share: programs run beside eager, call by call, and what is kept is compared."""
+"""Helpers for state that outlives the calls: each call runs beside eager, and the state is compared after each call."""
 
 from __future__ import annotations
 
-import collections
 import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 import pycompiler
+from tests.harness.compare import Comparer, compare_outcomes, observe
 
 Program = Callable[..., Any]
 
 
 class Kept:
-    """What outlives the calls."""
+    """State that outlives the calls."""
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
 
 
 class Same:
-    """A key that equals, and has the hash of, a value."""
+    """A key with the hash of a given value, and equal to that value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -37,20 +35,6 @@ class Same:
         return f"Same({self.value!r})"
 
 
-def told(value: Any) -> Any:
-    """What can be compared: with classes, the order of dicts, and the signs of zeros."""
-    if isinstance(value, torch.Tensor):
-        return ("tensor", value.tolist(), value.requires_grad)
-    if isinstance(value, dict):
-        return (type(value), [(told(k), told(v)) for k, v in value.items()])
-    if isinstance(value, (list, tuple, collections.deque)):
-        return (type(value), [told(v) for v in value])
-    if isinstance(value, (set, frozenset)):
-        return (type(value), sorted(map(repr, value)))
-    plain = hasattr(value, "__dict__") and type(value).__repr__ is object.__repr__
-    return (type(value), told(vars(value)) if plain else repr(value))
-
-
 def compiles_over(
     fn: Program,
     make: Callable[[], Any],
@@ -58,18 +42,14 @@ def compiles_over(
     given: Callable[[int, Any, tuple[Any, ...]], tuple[Any, ...]],
     backend: str = "eager",
 ) -> int:
-    """How often `fn` compiles over calls whose arguments are `given(number, what is kept, call)`.  Each gives, and leaves, what
-    eager does."""
+    """The number of compiles of `fn` over calls with the arguments `given(number,
+    state, call)`. Each call must return eager's result and leave eager's state."""
     compiled = pycompiler.compile(fn, backend=backend)
     ours, theirs = make(), make()
     for i, call in enumerate(calls):
-        results = []
-        for run, kept in ((compiled, ours), (fn, theirs)):
-            args = given(i, kept, copy.deepcopy(call))
-            try:
-                results.append(told(run(*args)))
-            except Exception as error:
-                results.append((type(error), str(error)))
-        assert repr(results[0]) == repr(results[1]), f"call {i}: {call}"
-        assert repr(told(ours)) == repr(told(theirs)), f"call {i}: {call}"
+        eager, mine = (
+            observe(run, given(i, kept, copy.deepcopy(call)), watch=kept)
+            for run, kept in ((fn, theirs), (compiled, ours))
+        )
+        compare_outcomes(eager, mine, Comparer(exact=True))
     return int(pycompiler.counters(compiled)["compiles"])

@@ -1,14 +1,18 @@
-"""`tests/mutants.py`: which changes it makes, that each is one place of one file, and that a seed is one choice."""
+"""`tests/mutants.py`: its changes, each in one place of one file, and their choice by seed."""
 
 from __future__ import annotations
 
 import ast
 import difflib
-from pathlib import Path
+import json
+import os
+import subprocess
+import sys
+from typing import Any
 
 import pytest
 
-from tests import mutants
+from tests import covering, mutants
 
 PYTHON = '''"""Docs: 1 < 2."""
 LIMIT = 3
@@ -58,7 +62,7 @@ def test_changes_of_python() -> None:
         "return (-a - 1 if a else max(a, b))", "return max(a, b) if a else (-a + 1)", "return max(a, b) if a else (a) - 1",
         "return max(a, b) if a else -a - (2)", "return max(a, b) if a else -a - (0)", "(note(b, a))",
     }  # fmt: skip
-    assert [number for number, _, _ in found if not 7 <= number <= 12] == []  # no defaults, words, docs or raises
+    assert [number for number, _, _ in found if not 7 <= number <= 12] == []  # no defaults, strings, docs or raises
 
 
 def test_changes_of_rust() -> None:
@@ -83,16 +87,77 @@ def test_a_seed_is_one_choice(name: str) -> None:
         assert (mutants.ROOT / test).exists(), test
 
 
-def test_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change that the test sees is killed, one that it does not see survives; the file is as before afterwards."""
-    tree = object.__new__(mutants.Tree)
-    tree.folder, tree.jobs = tmp_path, 1
-    (tmp_path / "f.py").write_text("def f():\n    return 1, 2\n")
-    (tmp_path / "test_f.py").write_text("from f import f\n\ndef test_f():\n    assert f()[0] == 1\n")
-    room = mutants.Room(("f.py",), ("test_f.py",))
-    for text, verdict in (("def f():\n    return 2, 2\n", "killed"), ("def f():\n    return 1, 3\n", "survived")):
-        assert tree.verdict(mutants.Mutant("f.py", 2, "plus one", text), room, 60.0) == verdict
-        assert (tmp_path / "f.py").read_text() == "def f():\n    return 1, 2\n"
-    (tmp_path / "test_f.py").write_text("import time\n\ndef test_f():\n    time.sleep(60)\n")
-    hangs = mutants.Mutant("f.py", 2, "hangs", "def f(): ...\n")
-    assert tree.verdict(hangs, room, 5.0) == "killed by time"
+TRIAL = """
+import sys
+from pathlib import Path
+from tests import mutants
+mutants.ROOT, mutants.STARTS_S = Path.cwd(), 5.0
+mutants.ROOMS = {"room": mutants.Room(("product/f.py",), ("checks",))}
+sys.exit(mutants.main())
+"""
+PRODUCT = """def one():
+    return 1 + 0
+
+def unread(n):
+    if n:
+        return one()
+    return None
+
+def loop(n):
+    while n > 0:
+        n -= 1
+"""
+CHECKS = """
+from product.f import loop, one, unread
+def test_one(): assert one() == 1
+def test_loop(): loop(2)
+def test_unread(): unread(0)
+def test_that_fails(): assert one() == 2
+"""
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The rows of a trial of all mutants of a small product."""
+    folder = tmp_path_factory.mktemp("product")
+    files = {
+        "product/f.py": PRODUCT,
+        "checks/test_f.py": CHECKS,
+        "checks/test_slow.py": "import time\ndef test_s(): time.sleep(60)\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    command = [sys.executable, "-c", TRIAL, "--count", "99", "--jobs", "3", "--out", "rows", "--clean-seconds", "8"]
+    environment = {**os.environ, "PYTHONPATH": str(mutants.ROOT)}
+    made = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert made.returncode == 1, made  # below 90 %
+    assert (folder / "product/f.py").read_text() == PRODUCT
+    return [json.loads(line) for line in (folder / "rows").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_the_clean_run_names_what_it_leaves_out(judged: list[dict[str, Any]]) -> None:
+    clean = {row["clean"]: row for row in judged if "clean" in row}
+    assert list(clean["checks/test_f.py"]["dropped"]) == ["checks/test_f.py::test_that_fails"]
+    assert clean["checks/test_slow.py"]["status"] is None
+    assert clean["checks/test_slow.py"]["tests"] == 0
+
+
+@pytest.mark.slow
+def test_verdicts(judged: list[dict[str, Any]]) -> None:
+    """A change that a test detects is killed, by that test; a change in a line that no test executes survives without
+    a test."""
+    found = {(row["line"], row["what"]): row for row in judged if "room" in row}
+    assert found[2, "plus one"]["verdict"] == "killed"
+    assert found[2, "plus one"]["by"] == "checks/test_f.py::test_one"
+    assert found[2, "operator"]["verdict"] == "survived"
+    assert found[11, "minus one"]["verdict"] == "killed by time"
+    assert found[6, "result is None"]["verdict"] == "survived"
+    assert found[6, "result is None"]["tests"] == (0 if covering.LINES_ARE_KNOWN else 3)
+
+
+def test_lines_of_a_statement() -> None:
+    text = "if (a and\n    b):\n    f(1,\n      2)\nelif c: g()\nmatch a:\n    case 1:\n        h()\n"
+    found = {line: mutants.lines_of_statement(text, line) for line in range(1, 9)}
+    assert found == {1: (1, 2), 2: (1, 2), 3: (3, 4), 4: (3, 4), 5: (5,), 6: (6,), 7: (7,), 8: (8,)}

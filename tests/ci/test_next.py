@@ -1,4 +1,4 @@
-"""`.ci/next`, which runs the suite under CPython 3.14: a machine that cannot start it fails."""
+"""`.ci/next`, which runs the suite under CPython 3.14: it fails on a machine without a working 3.14."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEXT = Path(__file__).resolve().parents[2] / ".ci" / "next"
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder for programs that stand before the machine's own on PATH; `python3.14` does not start."""
+    """A folder of programs that precede the machine's own on PATH; `python3.14` does not start."""
     folder = tmp_path / "bin"
     folder.mkdir()
     program(folder / "python3.14", "exit 127")
@@ -33,11 +33,11 @@ def run(programs: Path, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_machine_without_rights_fails(programs: Path) -> None:
-    """As GitHub's runners, whose user is not root."""
+    """As on GitHub's runners, whose user is not root."""
     program(programs / "id", "echo 1001")
     done = run(programs)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "3.14 was not tested: a tree of another Debian takes root\n"
+    assert done.stderr == "3.14 was not tested: root is needed to install a tree of Debian unstable\n"
 
 
 def test_a_tree_that_cannot_be_made_fails(programs: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_tree_that_cannot_be_made_fails(programs: Path) -> None:
 
 
 def test_a_python_of_the_machine_is_taken(programs: Path, tmp_path: Path) -> None:
-    """The environment is made of it, the suite runs in it, and its status is the script's."""
+    """The script builds its environment from it, runs the suite there, and returns the suite's status."""
     log = tmp_path / "log"
     inside = tmp_path / "venv" / "bin" / "python"
     inside.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`tests/proof.py`: a test that compiles nothing fails, under the stub as well; marks are true or fail."""
+"""`tests/proof.py`: a test that compiles nothing fails, under the stub as well; a wrong mark fails, too."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_in_a_process():
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """By option and test: what happened, and that reports say the same."""
+    """By option and test: the outcome; the reports must agree."""
     found = {}
     folder = tmp_path_factory.mktemp("proof")
     for name, options in {

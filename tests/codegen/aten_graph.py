@@ -1,4 +1,4 @@
-"""What tests of lowering, scheduling and codegen start from: functional graphs of the operators that reach lowering."""
+"""Input of the tests of lowering, scheduling and codegen: functional graphs of the operators that reach lowering."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pycompiler.autograd.decompositions import default_decompositions
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table of every compile, for make_fx, which calls a rule again for the operator that the rule leaves whole."""
+    """The table of every compile, for make_fx, which calls a rule again for an operator that the rule returns
+    unchanged."""
 
     def once(rule: Callable[..., Any]) -> Callable[..., Any]:
         running: list[bool] = []

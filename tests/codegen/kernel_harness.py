@@ -1,4 +1,4 @@
-"""Programs made by hand, run through scheduling, C++ and a plan; a plan runner of a few lines (ctypes)."""
+"""Hand-made programs, run through scheduling, C++ and a plan; a plan runner of a few lines (ctypes)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from aten_graph import aten_graph
 from torch.utils import _pytree as pytree
 
 from pycompiler.codegen.cpp import generate
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.loops import Buffer, Loop, Op, Program, Reduction, Ref
 from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CountVersions, Expect, Free, Kernel, Plan, SlotRef, View
@@ -21,6 +20,8 @@ from pycompiler.runtime.build import build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.scheduling import schedule
 from pycompiler.scheduling.rules import check_schedule
+from pycompiler.symbolic.expr import Expr
+from tests.harness.compare import assert_same
 
 CPU = torch.device("cpu")
 f32 = torch.float32
@@ -64,7 +65,7 @@ def syms(prefix: str, n: int) -> tuple[Expr, ...]:
 
 
 def loop(out: Buffer, fill: Callable[..., int], reduce: tuple[str, Sequence[int]] | None = None, **extra: Any) -> Loop:
-    """`fill(body, out_indices, fold_indices)` gives the result.  Dims of one element get no variable."""
+    """`fill(body, out_indices, fold_indices)` gives the result. Dims of one element get no variable."""
     sizes = [n.as_int() for n in out.shape]
     names = [f"i{k}" for k in range(len(sizes)) if sizes[k] != 1]
     at = [Expr.sym(f"i{k}") if sizes[k] != 1 else Expr.of(0) for k in range(len(sizes))]
@@ -117,7 +118,7 @@ def run_plan(plan: Plan, inputs: Sequence[Any], threads: int = 2) -> list[Any]:
             case Alloc():
                 slots[step.slot] = torch.empty_strided(step.shape, step.stride, dtype=step.dtype, device=step.device)
                 if slots[step.slot].is_floating_point():
-                    slots[step.slot].fill_(float("nan"))  # what a kernel does not write is seen
+                    slots[step.slot].fill_(float("nan"))  # exposes elements that no kernel writes
             case View():
                 base = slots[step.base]
                 slots[step.slot] = base.as_strided(step.shape, step.stride, base.storage_offset() + step.offset)
@@ -173,7 +174,7 @@ def build_all(programs: Sequence[Program]) -> list[Plan]:
 
 def check(f: Callable[..., Any], args: Sequence[Any], kernels: int | None = None, *, threads: int = 2,
           rtol: float | None = None, atol: float | None = None) -> Schedule:  # fmt: skip
-    """Compiled values equal eager's; `kernels`: how many there must be."""
+    """Compiled values equal eager's; `kernels`: the required number of kernels."""
     plan, s = compile_plan(lowered(f, args))
     if kernels is not None:
         assert len(s.kernels) == kernels, f"{len(s.kernels)} kernels, expected {kernels}:\n{s}"
@@ -181,10 +182,10 @@ def check(f: Callable[..., Any], args: Sequence[Any], kernels: int | None = None
         want = pytree.tree_leaves(f(*args))
     for got, expected in zip(run_plan(plan, args, threads), want, strict=True):
         half = isinstance(expected, torch.Tensor) and expected.dtype in (torch.bfloat16, torch.float16)
-        tolerance = {"rtol": 2e-2, "atol": 2e-2} if half else {}
-        if rtol is not None or atol is not None:
-            tolerance = {"rtol": rtol or 0.0, "atol": atol or 0.0}
-        torch.testing.assert_close(got, expected, equal_nan=True, **tolerance)
+        if rtol is None and atol is None:
+            assert_same(got, expected, tolerance=2e-2 if half else None)
+        else:
+            assert_same(got, expected, tolerance=rtol or 0.0, absolute=atol or 0.0)
     return s
 
 

@@ -1,7 +1,7 @@
-"""Reductions and norms in float32 beside float64: compiled code is as close to the truth as eager is, or closer.
+"""Reductions and norms in float32 beside float64: compiled code is at least as accurate as eager.
 
-The error of a result is the root of its mean square over draws and elements, in units of the last place of its largest
-element; below `EXACT` there is nothing to gain.
+The error of a result is the root of its mean square over draws and elements, in units of the last place of its
+largest element; errors below `EXACT` pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pycompiler
 
 DRAWS = 8
 EXACT = 0.8
-SLACK = 1.3  # of eager's error, for errors of few draws scatter
+SLACK = 1.3  # factor on eager's error, since errors of few draws scatter
 SHORT = 1.6  # for norms of rows of less than 256 elements: one vector of partial sums, added up as floats
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -1,8 +1,9 @@
-"""An operator rounds alike wherever it is computed: compiled values have eager's bits."""
+"""An operator rounds alike in every context: compiled values have eager's bits."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,17 +12,14 @@ import torch
 import torch.nn.functional as F
 
 import pycompiler
+from tests.harness.compare import assert_same_calls
 
 Function = Callable[..., Any]
 
 
 def same_bits(fn: Function, *args: torch.Tensor) -> None:
     compiled = pycompiler.compile(fn, fullgraph=True)
-    for _ in range(2):
-        got, want = compiled(*args), fn(*args)
-        for a, b in zip(*((v if isinstance(v, tuple) else (v,)) for v in (got, want)), strict=True):
-            assert torch.equal(a.nan_to_num(12345), b.nan_to_num(12345))
-            assert torch.equal(a.isnan(), b.isnan())
+    assert_same_calls(compiled, fn, lambda: args, exact=True)
     assert pycompiler.counters(compiled)["compiles"] == 1
     assert pycompiler.counters(compiled)["hits"] == 1
 
@@ -61,7 +59,57 @@ def test_constants_become_integers_as_on_the_processor() -> None:
     same_bits(fn, x)
 
 
-# Kernels of ATen that round once where the formula has two operators, and of half types after which steps.
+@pytest.mark.parametrize("number", [0.1, -0.3, 300.7, 40000.0, 3e9, -1e19, math.nan, math.inf])
+def test_constants_are_numbers_of_their_dtype(number: float) -> None:
+    """Constants round to their dtype and convert to integers as on the processor; whole tensors of them, too."""
+
+    def fn(x: torch.Tensor) -> Any:
+        single, half = torch.full_like(x, number), torch.full_like(x, number, dtype=torch.bfloat16)
+        integers = [v.to(t) for v in (single, half) for t in (torch.int8, torch.uint8, torch.int32, torch.int64)]
+        return (
+            half.float() + x,
+            half * x.double(),
+            single.double() * x.double(),
+            torch.where(x > 0, half, x.double()),
+            *integers,
+        )
+
+    same_bits(fn, torch.arange(-3.0, 30.0))
+
+
+def test_integers_beyond_the_dtype_of_a_tensor() -> None:
+    """A number wraps around as in ATen; if the result is a float, it is not first converted to the tensor's integer
+    dtype."""
+    whole = torch.arange(0, 200, dtype=torch.uint8)
+
+    def fn(a: torch.Tensor, z: torch.Tensor) -> Any:
+        b = a.to(torch.int8)
+        return (
+            *(a / z, a.copysign(z), a / -2, torch.div(a, 300), b / 70000, a.copysign(-1)),
+            *(b > 300, b == 300, a != 300, b + 300, 300 - b, b * 300, b // 300, b % 300, b & 300, b.int() + 2**40),
+        )
+
+    same_bits(fn, whole, torch.tensor(-1))
+
+
+def test_bounds_beyond_the_dtype_of_a_tensor() -> None:
+    """ATen wraps the bounds around; versions before 2.15 refuse them."""
+    x = torch.arange(-100, 100, dtype=torch.int8)
+
+    def fn(x: torch.Tensor) -> Any:
+        return x.clamp(min=-200), x.clamp(-300, 5), x.clamp_min(-200)
+
+    try:
+        fn(x)
+    except RuntimeError as refused:
+        with pytest.raises(RuntimeError, match=re.escape(str(refused))):
+            pycompiler.compile(fn)(x)
+    else:
+        same_bits(fn, x)
+
+
+# ATen kernels that round once where the formula has two operators, and half-precision kernels that round after
+# certain steps.
 COMPOSITES: dict[str, Function] = {
     "addcmul": lambda a, b, c: torch.addcmul(c, a, b), "addcmul, value": lambda a, b, c: torch.addcmul(c, a, b, value=0.3),
     "addcdiv": lambda a, b, c: torch.addcdiv(c, a, b, value=0.3), "lerp": lambda a, b, c: torch.lerp(a, b, 0.3),
@@ -69,15 +117,49 @@ COMPOSITES: dict[str, Function] = {
     "cube": lambda a, b, c: a**3, "inverse square": lambda a, b, c: a**-2,
     "huber": lambda a, b, c: F.huber_loss(a, b, reduction="none", delta=0.5),
     "smooth l1": lambda a, b, c: F.smooth_l1_loss(a, b, reduction="none", beta=0.5),
+    "huber, delta no half number": lambda a, b, c: F.huber_loss(a, b, reduction="none", delta=0.7),
+    "smooth l1, beta no half number": lambda a, b, c: F.smooth_l1_loss(a, b, reduction="none", beta=0.3),
+    "quotient rounded down": lambda a, b, c: ((a * 30) // b, (a * 30).div(b, rounding_mode="floor"), a // 0.3),
     "hardswish": lambda a, b, c: F.hardswish(a), "relu of zeros": lambda a, b, c: (a * 0).relu(),
     "clamp of zeros": lambda a, b, c: (a * 0).clamp(0, 1), "linspace": lambda a, b, c: a + torch.linspace(0.1, 3.7, 53, dtype=a.dtype),
 }  # fmt: skip
+if F.softshrink(torch.tensor(0.1, dtype=torch.bfloat16), 0.1) == 0:  # earlier versions keep the bound in float32
+
+    def softshrink(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        a, b = a.flatten()[:1920], b.flatten()[:1920]  # whole vectors: later elements have zeros of another sign
+        return F.softshrink(a), 1 / F.softshrink(a), F.softshrink(b, 0.3)
+
+    COMPOSITES["softshrink"] = softshrink
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_composites_round_as_their_kernels(name: str, dtype: torch.dtype) -> None:
     same_bits(COMPOSITES[name], *(numbers(37, 53, dtype=dtype, seed=k) for k in (1, 2, 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mode", ["trunc", "floor"])
+def test_quotients_by_one_element(dtype: torch.dtype, mode: str) -> None:
+    """ATen divides halves by a scalar without rounding the quotient first. A tensor of one element, also expanded, is
+    a scalar."""
+    x = torch.linspace(-9, 9, 320).to(dtype).view(16, 20)
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        ys = (
+            y,
+            y[0],
+            y.view(1, 1),
+            y.expand(20),
+            y.expand(16, 20),
+            y.repeat(20),
+            y.repeat(16)[:, None],
+            (y + 0).expand(20),
+        )
+        return tuple(torch.div(x, y, rounding_mode=mode) for y in ys)
+
+    for divisor in (0.76953125, 0.2, -0.1, 0.0009):
+        same_bits(fn, x, torch.tensor([divisor], dtype=dtype))
 
 
 @pytest.mark.parametrize("name", ["add", "sub", "rsub"])
@@ -88,6 +170,22 @@ def test_a_sum_with_alpha_rounds_once(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_zeros_of_a_negated_sum(dtype: torch.dtype) -> None:
+    zeros = torch.tensor([0.0, -0.0, 1.0, -1.0], dtype=dtype).repeat(9)
+    same_bits(lambda a: -torch.rsub(a, a * 7, alpha=0.3), zeros)
+    same_bits(lambda a, b: (-(a - b), -(a * b), -(-a), 0 - a, -a + b), zeros, zeros.roll(1))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_thresholds_of_half_precision(device: str) -> None:
+    """CUDA's kernel rounds them to the dtype, the CPU's compares in float32; forward and backward alike."""
+    x = torch.tensor([0.1, 0.0996, 0.1006, 3.0], device=device).repeat(16)
+    for half in (torch.bfloat16, torch.float16):
+        same_bits(lambda x: torch.nn.functional.threshold(x, 0.1, 20.0), x.to(half))
+        same_bits(lambda x: torch.ops.aten.threshold_backward(x, x, 0.1), x.to(half))
+
+
 def test_cross_products() -> None:
     same_bits(lambda a, b: torch.linalg.cross(a, b), numbers(100, 3), numbers(100, 3, seed=1))
 
@@ -95,7 +193,7 @@ def test_cross_products() -> None:
 @pytest.mark.parametrize("columns", [4, 5, 8, 17, 64])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_gather_at_a_truth(rows: int, columns: int) -> None:
-    """gcc 12 gathers at -1 for an index 1 that it knows to be a truth."""
+    """Bug of gcc 12: it gathers at -1 for an index 1 that it knows to be a boolean."""
     same_bits(
         lambda y: ((y * 2).gather(1, (y > 0).long()), (y + 1).gather(1, torch.where(y > 0, 1, 2))),
         numbers(rows, columns),
@@ -164,6 +262,25 @@ def test_gradients_of_extremes_find_them(name: str, budget: float) -> None:
         torch.testing.assert_close(a, b, rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_gradients_of_losses_round_as_their_kernels(reduction: str, dtype: torch.dtype) -> None:
+    x, y, up = (numbers(3, 64, dtype=dtype, seed=k) for k in (1, 2, 3))
+    x.requires_grad_()
+
+    def losses(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            F.huber_loss(x, y, reduction=reduction, delta=0.7),
+            F.smooth_l1_loss(x, y, reduction=reduction, beta=0.3),
+            F.mse_loss(x, y, reduction=reduction),
+        ]
+
+    for got, want in zip(pycompiler.compile(losses)(x, y), losses(x, y), strict=True):
+        grad = up if reduction == "none" else up[0, 0]
+        (a,), (b,) = (torch.autograd.grad(v, x, grad, retain_graph=True) for v in (got, want))
+        assert torch.equal(a, b)
+
+
 @pytest.mark.gpu
 def test_gpu_shifts_ranges_divisions_and_zeros() -> None:
     n, z = torch.ones(256, dtype=torch.int32, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
@@ -175,7 +292,13 @@ def test_gpu_shifts_ranges_divisions_and_zeros() -> None:
         lambda a, b: (torch.div(a, b, rounding_mode="trunc"), torch.floor_divide(a, b), a / b, a / 41), a, a.clone()
     )
     same_bits(lambda x, y: (x * x - y * y).sqrt(), x, x.clone())
-    same_bits(lambda x: (torch.sign(x), torch.signbit(-x), x.ceil(), x.floor(), x.round()), odd)
+    close = 1 + torch.arange(-8, 8, dtype=torch.float64, device="cuda") * 2.0**-30 + 2.0**-9  # two roundings, or one
+    bad = torch.tensor([[1.0, math.inf, -2.0, math.inf]], dtype=torch.float64, device="cuda")
+    for half in (torch.bfloat16, torch.float16):
+        same_bits(lambda x: x.to(half), close)  # noqa: B023
+        same_bits(lambda x: (x / math.inf).to(half).sort(-1).values, bad)  # noqa: B023
+        same_bits(lambda n: n.to(half), torch.tensor([2**24 + 1 + 2**16, 33555457], device="cuda"))  # noqa: B023
+    same_bits(lambda x: (torch.sign(x), torch.signbit(-x.nan_to_num()), x.ceil(), x.floor(), x.round()), odd)
 
 
 def test_float32_between_operators_of_half_precision() -> None:
@@ -189,6 +312,14 @@ def test_float32_between_operators_of_half_precision() -> None:
         cast = pycompiler.compile(lambda x: (x.float() * 0.3).bfloat16().float())(x)
     assert (kept.double() - exact).abs().mean() < 0.7 * (rounded.double() - exact).abs().mean()
     assert torch.equal(cast, (x.float() * 0.3).bfloat16().float()), "a cast of the program's is kept"
+
+
+@pytest.mark.parametrize("sign", [torch.neg, torch.abs, torch.Tensor.float])
+def test_what_is_rounded_to_bfloat16_was_no_number_of_it(sign: Function) -> None:
+    """A sign, absolute value or conversion of a bfloat16 number is one; of a product of floats it is not."""
+    x, y = numbers(64, seed=1), numbers(64, seed=2)
+    same_bits(lambda x, y: sign(x * y).bfloat16().float() * 3, x, y)
+    same_bits(lambda x, y: sign(x).bfloat16().float() * 3 + y, x.bfloat16(), y)
 
 
 def test_fast_math_contracts() -> None:

@@ -1,4 +1,4 @@
-"""Equal nests in a row: one function, called in a loop over a table of pointers."""
+"""Consecutive equal nests: one function, called in a loop over a table of pointers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import pytest
 import torch
 from kernel_harness import compile_plan, lowered, run_plan
 
+from tests.harness.compare import assert_same
+
 LAYERS = 6
 
 
 def values(f, args, looped: str) -> None:  # type: ignore[no-untyped-def]
     plan, _ = compile_plan(lowered(f, args))
     assert plan.source.count(looped) == 1, plan.source
-    for ours, eager in zip(run_plan(plan, args), f(*args), strict=True):
-        torch.testing.assert_close(ours, eager)
+    assert_same(run_plan(plan, args), [*f(*args)])
 
 
 def test_a_chain_of_equal_layers() -> None:
@@ -33,7 +34,7 @@ def test_equal_nests_that_threads_share() -> None:
 
 
 def test_parts_that_take_turns_keep_their_order() -> None:
-    """Two parts by turns, then a run of one: one table has all calls, in order."""
+    """Two parts in turns, then a run of one part: one table has all calls, in order."""
 
     def layers(x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
         for w in weights[:4]:
@@ -47,7 +48,7 @@ def test_parts_that_take_turns_keep_their_order() -> None:
 
 @pytest.mark.parametrize("rows", [8, 160, 900], ids=["alone", "whole nests to threads", "teams"])
 def test_equal_sums_over_rows_are_one_function(rows: int) -> None:
-    """Column sums and whole sums at once, in one thread, several nests to a thread, several threads to a nest."""
+    """Column sums and whole sums at once, in one thread, several nests per thread, several threads per nest."""
 
     def sums(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(out for t in tensors for out in (t.sum(0), (t * t).amax()))
@@ -62,7 +63,7 @@ def test_equal_sums_over_rows_are_one_function(rows: int) -> None:
 
 @pytest.mark.parametrize("width", [32, 48])
 def test_the_code_of_equal_blocks_does_not_grow(width: int) -> None:
-    """But for a row of the table of calls and its pointers' descriptions."""
+    """Only the table of calls grows: one row and its pointers' descriptions per block."""
 
     def code(blocks: int) -> int:
         def backward(g: torch.Tensor, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -82,7 +83,7 @@ def test_the_code_of_equal_blocks_does_not_grow(width: int) -> None:
 
 
 def test_what_is_added_waits_for_what_it_is_added_to() -> None:
-    """Threads share out the columns of a scatter; one of them is done with its part of the fill before the other."""
+    """Threads share the columns of a scatter; one thread may finish its part of the fill before the other."""
 
     def scatter(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (x.sin().index_put((i,), v, accumulate=True),)

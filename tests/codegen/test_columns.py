@@ -1,10 +1,18 @@
-"""Folds over a middle dimension, scatters shared out by columns, tiled transposes."""
+"""Folds over a middle dimension, scatters distributed by columns, tiled transposes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from kernel_harness import check
+from kernel_harness import check, lowered
+
+from pycompiler.codegen.cpp import generate
+from pycompiler.codegen.cpp.nest import SUMMED
+from pycompiler.ir.target import of_program
+from pycompiler.scheduling import schedule
 
 
 @pytest.mark.parametrize("shape", [(6, 20, 32), (2, 300, 1024), (3, 5, 7, 64), (1, 700, 96), (40, 9, 24)])
@@ -45,3 +53,34 @@ def test_transposes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     if dtype.is_floating_point:
         y = torch.randn((*shape[:-2], shape[-1], shape[-2])).to(dtype)
         check(lambda x, y: (x.transpose(-1, -2) + y).exp(), [x, y])
+
+
+def code(f: Callable[..., Any], *args: torch.Tensor) -> str:
+    program = lowered(f, args)
+    return generate(schedule(program, of_program(program))).text
+
+
+def test_only_reads_across_a_tile_go_through_it() -> None:
+    x, y = torch.randn(100, 70), torch.randn(70, 100)
+    assert code(lambda x, y: x.t() * y, x, y).count("__builtin_prefetch") == 1
+    assert code(lambda x, y: x * 2 + y.t(), x, y).count("__builtin_prefetch") == 1
+    assert code(lambda x, y: x * y, x, x).count("__builtin_prefetch") == 0
+
+
+def test_sums_of_doubles_are_made_of_chunks_where_they_are_long() -> None:
+    def loops(columns: int) -> int:
+        return code(lambda x: x.sum(1), torch.randn(64, columns, dtype=torch.float64)).count("for (")
+
+    assert loops(SUMMED) == loops(8)
+    assert loops(SUMMED + 1) == loops(8) + 1
+
+
+def test_an_index_that_is_in_range_is_checked_once() -> None:
+    text = code(lambda x, i: x[i] * 2, torch.randn(8, 16), torch.tensor([1, 2, -3]))
+    assert (text.count("pyc_wrap_index("), text.count("pyc_checked(")) == (1, 0)
+
+
+@pytest.mark.parametrize("index", [[0, 0, 0], [-1, 0, -1]])
+def test_the_only_element_is_the_last_one_too(index: list[int]) -> None:
+    check(lambda x, i: x[i] * 2, [torch.randn(1, 5), torch.tensor(index)])
+    check(lambda x, i: x[:, i] * 2, [torch.randn(5, 1), torch.tensor(index)])

@@ -1,19 +1,22 @@
-"""Errors that only a call can find: reported by the kernel's return value, whatever the number of threads."""
+"""Errors that only a call can detect: reported by the kernel's return value, whatever the number of threads."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from kernel_harness import compile_plan, lowered, run_plan
+from kernel_harness import buffer, compile_plan, loop, lowered, program, run_plan
 
 import pycompiler
-from pycompiler.capture.errors_of_data import ErrorsOfData
+from pycompiler.capture.recording.data_errors import ErrorsOfData
 from pycompiler.codegen.cpp import generate
-from pycompiler.ir.checked import within
+from pycompiler.ir.loops import Op
+from pycompiler.operators.value_checks import within
+from pycompiler.symbolic.expr import Expr
 
 N = 40_000
 
@@ -67,7 +70,7 @@ def test_a_wrong_index_raises_what_eager_raises(name: str, bad: int) -> None:
     got, want = outcome(compiled), outcome(INDEXED[name])
     assert got[0] is want[0]
     assert torch.equal(got[2], want[2])
-    if bad < 2**30:  # a code has no room for more
+    if bad < 2**30:  # an error code has no bits for more
         assert got[1] == want[1]
 
 
@@ -149,7 +152,7 @@ def test_a_fixed_number_of_threads_repeats_bit_for_bit() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("shape", [(N,), (8, N // 8), (N // 8, 8)])
 def test_values_out_of_range_are_noticed_by_vector_loops(shape: tuple[int, ...], threads: int) -> None:
-    """They were found element by element: the loop was no vector loop, and ten times slower."""
+    """A check per element would prevent vector loops, and be ten times slower."""
     p, t = torch.rand(shape), torch.rand(shape)
 
     def loss(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -166,3 +169,21 @@ def test_values_out_of_range_are_noticed_by_vector_loops(shape: tuple[int, ...],
                 bad[k].view(-1)[at] = 1.5
                 with pytest.raises(RuntimeError, match=text):
                     run_plan(plan, bad, threads)
+
+
+@pytest.mark.parametrize("wrong", [8, -1])
+def test_an_index_that_no_operation_checks_stays_within_the_buffer(wrong: int) -> None:
+    x, i, o = buffer("x", (8, 3)), buffer("i", (4,), torch.int64), buffer("o", (4, 3))
+
+    def fill(body: Any, at: Any, _: Any) -> int:
+        place = Expr.sym(f"%{body.load(i, [at[0]])}")
+        return body.add(Op("load", (), torch.float32, ("x", place * 3 + at[1])))  # type: ignore[no-any-return]
+
+    plan, _ = compile_plan(program([x, i], [loop(o, fill)], [o]))
+    assert "pyc_checked" in plan.source and ", 8, &error)" in plan.source
+    rows, places = torch.randn(8, 3), torch.tensor([7, 0, 3, 7])
+    [found] = run_plan(plan, [rows, places])
+    assert torch.equal(found, rows[places])
+    places[2] = wrong
+    with pytest.raises(IndexError):
+        run_plan(plan, [rows, places])

@@ -8,8 +8,8 @@ import pytest
 import torch
 from kernel_harness import Body, buffer, compile_plan, loop, program, run, run_plan, whole  # noqa: F401
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Loop, Op, Program
+from pycompiler.symbolic.expr import Expr
 
 R, C = 48, 200
 

@@ -21,7 +21,7 @@ STEADY = (
     "tanh",
     "sigmoid",
     "erf",
-)  # without steps, and bounded: values that are compared for being old or new
+)  # without steps, and bounded: values for the comparison of old and new
 BINARY = ("add", "sub", "mul", "maximum", "minimum")
 COPY = torch.ops.aten.copy_.default
 SHAPES = ((6, 10), (10,), (4, 6, 10), (64, 40), (40,), (3, 1, 40), (33, 70), (2, 5, 3, 8))
@@ -40,7 +40,8 @@ class Maker:
         self.nodes: list[Any] = []
 
     def read(self, b: Body, source: Buffer, at: Any, sizes: Any) -> int | None:
-        """A load of `source` at index `at` of a space `sizes`, broadcast from the right; sometimes transposed or moved."""
+        """A load of `source` at index `at` of a space `sizes`, broadcast from the right; sometimes transposed or
+        moved."""
         shape = [n.as_int() for n in source.shape]
         if len(shape) > len(at):
             return None
@@ -114,7 +115,7 @@ class Maker:
         return p
 
     def copies(self, values: list[Buffer]) -> list[Extern]:
-        """New values of inputs, as autograd ends a graph that mutates them."""
+        """New values of inputs, as autograd ends a graph with in-place writes."""
         found = []
         for target in self.inputs:
             fitting = [b for b in values if b.shape == target.shape]

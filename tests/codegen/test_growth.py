@@ -1,4 +1,4 @@
-"""The C++ of a model of equal blocks: as many functions and loops as that of a few blocks, forward and backward, at every width."""
+"""The C++ of a model of equal blocks has as many functions and loops as the C++ of a few blocks, at every layer width."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def code(width: int, blocks: int) -> list[tuple[int, int]]:
 
 
 def test_each_call_of_many_parts_is_found_at_once() -> None:
-    """A chain of comparisons for each of 100 calls would be compiled, and run, in the square of their number."""
+    """A chain of comparisons per call would take quadratic time in the 100 calls, to compile and to run."""
     texts: list[str] = []
 
     def build(text: str, *args: Any) -> NoReturn:

@@ -1,5 +1,5 @@
-"""Forms of loops that depend on size and surroundings: parts of one buffer, tiles, blocks, sines near and far, what is
-rounded to bf16 at once.  The values against eager; that the form is used, by the text."""
+"""Forms of loops that depend on size and context: parts of one buffer, tiles, blocks, sines near and far, groups of
+bf16 roundings. Values are compared with eager, and the source must use the form."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_sines_do_not_depend_on_their_neighbours() -> None:
 
 @pytest.mark.parametrize("f", [F.gelu, lambda x: torch.log(x.abs()), torch.sin, torch.cos])
 def test_every_bf16_number(f: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """At most one place further from the true value than eager's (gelu's tail has no digit left in either)."""
+    """At most one place further from the true value than eager's (gelu's tail has no correct digit left in either)."""
     x = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16)
     x = x[x.isfinite()]
     got, eager, want = (y.view(torch.int16).int() for y in (run_one(f, x), f(x), f(x.double()).bfloat16()))

@@ -135,7 +135,7 @@ def test_operators(rows: Callable[[], list[Row]]) -> None:
 
 
 def test_extremes_are_found_where_products_and_sums_are_contracted() -> None:
-    """The place of the extreme is that of the number that was found, which a second computation of it may round otherwise."""
+    """The position of the extreme must match the stored number, which a second computation might round differently."""
 
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x.square()

@@ -6,9 +6,10 @@ import pytest
 import torch
 from kernel_harness import CPU, Body, compile_plan, f32, flat, program
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Buffer, Loop, Program, Reduction
 from pycompiler.runtime.plan_python import PythonPlan
+from pycompiler.symbolic.expr import Expr
+from tests.symbolic_sizes import compiled
 
 S0, S1 = Expr.sym("s0"), Expr.sym("s1")
 
@@ -55,3 +56,15 @@ def test_softmax_of_any_size(rows: Expr, columns: Expr) -> None:
         torch.testing.assert_close(o, want)
         torch.testing.assert_close(c, want.sum(0), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(t, want.sum(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_moments_of_any_size(dtype: torch.dtype) -> None:
+    def moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        var, mean = torch.var_mean(x, 1)
+        return var, mean
+
+    run = compiled(moments, [torch.randn(4, 64, dtype=dtype)], {(0, 1): "n"})
+    for n in (3, 64, 1000):
+        x = torch.randn(4, n, dtype=dtype) + 1000
+        torch.testing.assert_close(run(x), moments(x))

@@ -1,4 +1,4 @@
-"""The machine as data: limits follow from its facts, stages read all of them, and decide by them."""
+"""The machine as data: limits follow from its facts, and stages decide by all of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_gpu_that_is_not_here_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("threads", "kernels"), [(2, 1), (8, 1), (32, 2), (64, 2)])
 def test_rows_are_enough_for_the_processors(threads: int, kernels: int) -> None:
-    """16 rows of much work: 32 threads would be half idle in a kernel that folds them and goes on with them."""
+    """16 rows of much work: in a kernel that folds and then uses them, half of 32 threads would be idle."""
     program = lowered(lambda x: (x - x.amax(1, keepdim=True)).exp(), [torch.ones(16, 1 << 15)])
     made = schedule(program, with_threads(threads))
     assert len([nest for k in made.kernels for nest in k.nests]) == kernels

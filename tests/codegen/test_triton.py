@@ -22,7 +22,7 @@ from pycompiler.runtime import triton_build
 
 triton = pytest.importorskip("triton")
 OLD_INTERPRETER = triton.__version__ < "3.7" and numpy.lib.NumpyVersion(numpy.__version__) >= "2.5.0"
-"""It makes a bound of a loop of an array of one element, which NumPy 2.5 refuses."""
+"""Quirk of Triton: its interpreter takes a loop bound from an array of one element, which NumPy 2.5 refuses."""
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
@@ -58,7 +58,7 @@ def test_a_launch_on_a_device_lets_integers_wrap(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_bits_of_a_float_are_one() -> None:
-    """A float that a call knows comes as the bits of its double."""
+    """A float known at the call is passed as the bits of its double."""
     from pycompiler.codegen.triton.ops import Unsupported, pointwise
 
     assert pointwise("bitcast", ["a"], [torch.int64], torch.float64) == "(a).to(tl.float64, bitcast=True)"
@@ -67,7 +67,8 @@ def test_the_bits_of_a_float_are_one() -> None:
 
 
 def test_sums_of_pairs_are_two_sums() -> None:
-    """NVIDIA's assembler loses a constant of which one half is read; `triton_cases.py compile` finds none in what it makes."""
+    """Bug of NVIDIA's assembler: it loses a constant if only one half is read; `triton_cases.py compile` checks all
+    kernels."""
     text = "\tmov.b32 \t%r55, 7;\n\tadd.s16x2 \t%r56, %r52, %r55;\n\tadd.s16 \t%rs1, %rs2, %rs3;\n"
     changed = triton_build.unpacked_sums(text)
     assert "s16x2" not in changed and "mov.b32 %r56, {a0, a1};" in changed

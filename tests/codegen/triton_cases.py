@@ -1,5 +1,5 @@
-"""Programs for the Triton code generator, and how they become a plan.  `python triton_cases.py` compares each with eager
-under Triton's interpreter and prints a line a case; `python triton_cases.py compile` compiles each for an sm_90 GPU."""
+"""Programs for the Triton code generator, and their plans. `python triton_cases.py` compares each with eager under
+Triton's interpreter and prints a line per case; `python triton_cases.py compile` compiles each for an sm_90 GPU."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.plan_python import PythonPlan
 from pycompiler.runtime.rules import check_plan
 from pycompiler.scheduling import schedule
-from tests import symbolic
+from tests import symbolic_sizes
+from tests.harness.compare import assert_same
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-12, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 
-# Bytes of stack that a kernel may use: the compiler of Triton 3.6 (torch 2.11) spills a little where the newest does not.
+# Bytes of stack that a kernel may use: the compiler of Triton 3.6 (torch 2.11) spills a little where the newest does
+# not.
 SPILL = 0 if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9) else 32
 
 torch.manual_seed(0)
@@ -74,7 +76,7 @@ def rms_norm(x: Tensor, residual: Tensor, w: Tensor) -> Any:
 
 
 def extreme_of_a_difference(x: Tensor, y: Tensor) -> Any:
-    """What is stored is what the extreme was found of: no use of it may be contracted where another is not."""
+    """The stored value is the one searched for the extreme: all its uses are contracted, or none."""
     z = x * x.abs().sqrt() - y
     return z.argmax(0), z
 
@@ -173,7 +175,7 @@ def plan_of(made: Schedule) -> Plan:
 
 
 def check(name: str) -> None:
-    """Values equal eager's, and nothing but kernels ran."""
+    """Values equal eager's, and only kernels ran."""
     function, arguments = CASES[name]
     plan = compiled(name, function, arguments)
     operators = [s for s in plan.steps if type(s).__name__ == "Aten"]
@@ -181,12 +183,12 @@ def check(name: str) -> None:
     with torch.no_grad():
         expected = pytree.tree_leaves(function(*arguments))
     for got, want in zip(PythonPlan(plan)(*arguments), expected, strict=True):
-        tolerance = TOLERANCE.get(want.dtype, 0.0)
-        torch.testing.assert_close(got, want, equal_nan=True, rtol=tolerance, atol=tolerance)
+        assert_same(got, want, tolerance=TOLERANCE.get(want.dtype, 0.0), history=False)
 
 
 def out_of_range() -> None:
-    """A bad index does not touch memory outside (it is clamped), and the kernel asserts on the device that it is good."""
+    """A bad index accesses no memory outside (it is clamped), and the kernel asserts on the device that the index is
+    good."""
     plan = compiled("bad_index", lambda w, i: F.embedding(i, w) * 2, [r(50, 16), integers(50, 3)])
     assert "tl.device_assert" in plan.module
     assert "@triton.jit(debug=True)" in plan.module
@@ -196,15 +198,13 @@ def out_of_range() -> None:
 
 
 def by_zero() -> None:
-    """What a GPU computes of integers and zero, in numbers of the type: LLVM leaves it undefined."""
+    """Integer division by zero as on a GPU, in numbers of the dtype: LLVM leaves the result undefined."""
 
     def divisions(a: Tensor, b: Tensor) -> Any:
         return torch.div(a, b, rounding_mode="trunc"), torch.fmod(a, b), a // b, a % b
 
     known = [(torch.uint8, 255), (torch.int32, -1)]
-    if (
-        triton.knobs.runtime.interpret and triton.__version__ < "3.7"
-    ):  # whose interpreter has no `~` of what is unsigned
+    if triton.knobs.runtime.interpret and triton.__version__ < "3.7":  # its interpreter has no `~` of unsigned integers
         known = known[1:]
     for dtype, ones in known:
         a, b = torch.tensor([5, 100, 7], dtype=dtype), torch.tensor([0, 7, 0], dtype=dtype)
@@ -222,7 +222,8 @@ def as_triton(gm: Any, _: Any) -> PythonPlan:
     return PythonPlan(plan)
 
 
-# name -> function, its arguments' shapes (a text is a symbol's), values of the symbols: those of the compile, then others.
+# name -> function, its arguments' shapes (a string is a symbol's), values of the symbols: first the compile's, then
+# others.
 SYMBOLIC: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], list[tuple[int, ...]]]] = {
     "rows": (lambda x, y: F.silu(x) * y + 1, [("s0", 65), ("s0", 65)], [(33,), (2,), (400,)]),
     "softmax": (lambda x: torch.softmax(x, -1), [("s0", 65)], [(33,), (2,), (100,)]),
@@ -255,7 +256,7 @@ def check_sizes(name: str) -> None:
         sizes = dict(zip(names, now, strict=True))
         return [r(*(sizes.get(n, n) for n in shape)) for shape in shapes]
 
-    run = symbolic.compiled(function, arguments(values[0]), dims, as_triton)
+    run = symbolic_sizes.compiled(function, arguments(values[0]), dims, as_triton)
     if not triton.knobs.runtime.interpret:
         for step in (s for s in run.run.plan.steps if isinstance(s, Launch)):
             made = triton_build.binary_of(triton_build.compiled(run.run.plan.module, step, 90))
@@ -268,13 +269,12 @@ def check_sizes(name: str) -> None:
             called += 1
             with torch.no_grad():
                 got, want = run(*given), pytree.tree_leaves(function(*given))
-            for a, b in zip(pytree.tree_leaves(got), want, strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+            assert_same(pytree.tree_leaves(got), want, tolerance=1e-4, history=False)
     assert called > 1, "made for one size"
 
 
 def assertions() -> None:
-    """A kernel that asserts that its index is good asserts nothing about numbers that wrap around: in eager they do."""
+    """A kernel with an index assertion must not assert anything about numbers that wrap around: in eager they do."""
     rows = torch.arange(256, dtype=torch.uint8).reshape(64, 4)
     for _, binary in binaries("wraps", lambda w, i: w[i] * w[i] + w[i], [rows, integers(64, 3)]):
         assert "index out of range" in binary.asm["ttir"]
@@ -306,7 +306,7 @@ def resources(name: str) -> list[tuple[str, int, int]]:
 
 
 def binaries(name: str, function: Callable[..., Any], arguments: list[Tensor]) -> list[tuple[str, Any]]:
-    """(kernel, what Triton makes of it for sm_90) of each."""
+    """(kernel, Triton's binary of it for sm_90) of each."""
     plan = compiled(name, function, arguments)
     launches = [s for s in plan.steps if isinstance(s, Launch)]
     return [(s.kernel, triton_build.compiled(plan.module, s, 90)) for s in launches]

@@ -1,7 +1,7 @@
-"""A headless Chromium, driven over a pipe in its DevTools protocol: nothing but the standard library, and no network.
+"""A headless Chromium, driven over a pipe with its DevTools protocol: only the standard library, and no network.
 
-In: `with Browser() as browser: page = browser.open(path)`.  Out: what the page is to who sees, hears or types (`Page`).
-`find()` is None where no browser is installed (Debian's package `chromium`).
+In: `with Browser() as browser: page = browser.open(path)`. Out: the page for users who see, hear or type (`Page`).
+`find()` is None if no browser is installed (Debian's package `chromium`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FLAGS = (
     "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio", "--hide-scrollbars",
 )  # fmt: skip
-LONGEST = 120.0  # seconds that an answer may take
-# The protocol's files are 3 and 4 of its process.
+LONGEST = 120.0  # the longest wait for an answer, in seconds
+# The protocol uses file descriptors 3 and 4 of the browser's process.
 AS_3_AND_4 = """
 import fcntl, os, sys
 there = [fcntl.fcntl(int(n), fcntl.F_DUPFD, 10) for n in sys.argv[1:3]]
@@ -75,7 +75,7 @@ class Browser:
         shutil.rmtree(self.home, ignore_errors=True)
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """What the browser answers; events that come before it are kept."""
+        """The browser's answer; events that arrive before it are stored."""
         number = next(self.ids)
         asked: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         os.write(self.ask, json.dumps(asked | ({"sessionId": session} if session else {})).encode() + b"\0")
@@ -105,7 +105,7 @@ class Browser:
 
 
 class Page:
-    """`seconds`: from the beginning of its load to the end of its first layout."""
+    """`seconds`: from the start of its load to the end of its first layout."""
 
     def __init__(self, browser: Browser, session: str, path: Path) -> None:
         self.browser, self.session = browser, session
@@ -133,16 +133,16 @@ class Page:
 
     @property
     def requests(self) -> list[str]:
-        """Addresses that were asked for, the page's own among them."""
+        """Addresses requested, including the page's own."""
         return [e["params"]["request"]["url"] for e in self.own() if e["method"] == "Network.requestWillBeSent"]
 
     @property
     def complaints(self) -> list[str]:
-        """What the browser says about the page in its log."""
+        """The browser's messages about the page in its log."""
         return [str(e["params"]) for e in self.own() if e["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")]
 
     def run(self, script: str) -> Any:
-        """The value of an expression of JavaScript's."""
+        """The value of a JavaScript expression."""
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
@@ -155,7 +155,7 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyUp", **told)
 
     def heard(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """The tree of who hears the page: role, name and properties of each node that is in it."""
+        """The accessibility tree: role, name and properties of each node in it."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         return [
             (node["role"]["value"], node.get("name", {}).get("value", ""),

@@ -1,4 +1,4 @@
-"""What holds of every page of a report, read as text."""
+"""Rules that the HTML source of every report page must keep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VOID = {"meta", "br"}
 
 
 class Structure(HTMLParser):
-    """Checks that tags are closed in order, ids are unique and links lead somewhere in the page."""
+    """Checks that tags are closed in order, ids are unique and links have a target in the page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -47,12 +47,13 @@ class Structure(HTMLParser):
 
 
 def checked(page: str) -> Structure:
-    """What holds of every page."""
+    """The parsed page, after checks that hold for every page."""
     found = Structure(page)
     assert len(set(found.ids)) == len(found.ids)
     assert {link[1:] for link in found.links} <= set(found.ids)
-    assert found.outside == []  # nothing is fetched
-    assert found.scripts.pop("application/json") == found.scripts.pop("") == 1  # the document, as data; what unfolds
+    assert found.outside == []  # the page fetches nothing
+    # the document, as data, and the script that unfolds parts
+    assert found.scripts.pop("application/json") == found.scripts.pop("") == 1
     assert found.scripts.keys() <= {"text/plain"}  # is not run
     assert "@import" not in page and "url(" not in page
     return found

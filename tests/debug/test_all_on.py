@@ -1,4 +1,5 @@
-"""With every log, trace and file on, each stage of a compile does what it does with all off, once: what is more is texts."""
+"""With every log, trace and file on, each stage of a compile does the same work once; only strings are produced in
+addition."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ import torch
 
 import pycompiler
 from pycompiler import config, logs
-from pycompiler.debug import switch
+from pycompiler.debug import observer_switches
 from pycompiler.debug.events import Recorder
-from pycompiler.pipeline import surroundings
+from pycompiler.pipeline import compile_environment
 
 PACKAGE = f"{Path(pycompiler.__file__).parent}/"
 STAGES = ("capture", "pipeline", "autograd", "lowering", "scheduling", "codegen", "runtime", "graphs.py", "regions.py")
-# Who makes texts, and says why something was not fused or did not fit: files, or functions of one.
+# Files and functions that only produce strings, or say why loops were not fused or guards failed.
 TEXTS = re.compile(
     r"runtime/(output_code|plan_python)\.py |pipeline/reports\.py |scheduling/fuse\.py (_origins|_Fusion\.merge\.<locals>)"
     r"|capture/values/.*\.describe$|capture/values/tensor\.py TensorMethod\.python_type$"
-    r"|capture/interpreter\.py Frame\.(narrate|user_frame)$|capture/effects\.py Effects\.__bool__$"
+    r"|capture/interpreter/evaluation\.py Frame\.(narrate|user_frame)$|capture/effects/side_effects\.py Effects\.__bool__$"
 )
 
 layer = torch.nn.Linear(4, 4)
@@ -41,20 +42,20 @@ def program(x: torch.Tensor, n: float) -> torch.Tensor:
 
 
 def train() -> None:
-    """Breaks, a recompile, symbols, backwards."""
+    """Compile and call a program with breaks, a recompile, symbols and backwards."""
     compiled = pycompiler.compile(program)
     for size, n in ((2, 3), (3, 3), (5, 4.5)):
         compiled(torch.ones(size, 4), n).backward()
 
 
 def calls() -> Counter[str]:
-    """How often each function of the stages is called by `train`."""
+    """The number of calls of each function of the stages by `train`."""
     found = every_call()
     return Counter({name: n for name, n in found.items() if name.startswith(STAGES) and not TEXTS.match(name)})
 
 
 def every_call() -> Counter[str]:
-    """The same of the whole package."""
+    """The number of calls of each function of the whole package."""
     found = Counter[str]()
 
     def look(frame: Any, event: str, arg: object) -> None:
@@ -76,18 +77,19 @@ def every_call() -> Counter[str]:
 
 @pytest.fixture
 def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    monkeypatch.setattr(surroundings, "traced_by_python", lambda: False)  # the compiler is to be seen at work
-    switch._directory = None
+    monkeypatch.setattr(compile_environment, "traced_by_python", lambda: False)  # the compiler must be seen at work
+    observer_switches._directory = None
     yield {
         "trace.enabled": True, "trace.graph_diagram": True, "trace.info_log": True, "debug_dir_root": str(tmp_path / "debug"),
         "trace_dir": str(tmp_path / "traces"), "replay_record_enabled": True,
     }  # fmt: skip
-    switch._directory = None
+    observer_switches._directory = None
     logs.reset_logs()
 
 
 def test_all_off_is_as_if_it_were_never_on(everything: dict[str, Any], tmp_path: Path) -> None:
-    """The same functions run before and behind a time with all on; of `debug/` what looks whether a profiler is on."""
+    """The same functions run before and after a time with all switches on; of `debug/` only the check for a profiler
+    runs."""
     with config.patch(share_regions=False, cache_dir=str(tmp_path)):
         train()
         train()
@@ -102,7 +104,7 @@ def test_all_off_is_as_if_it_were_never_on(everything: dict[str, Any], tmp_path:
             logging.getLogger("pycompiler").removeHandler(handler)
             logs.reset_logs()
         behind = every_call()
-    looks = {"debug/ranges.py Phases.begin", "debug/ranges.py Phases.end"}  # at each phase, by one word
+    looks = {"debug/ranges.py PhaseRanges.begin", "debug/ranges.py PhaseRanges.end"}  # at each phase, one word read
     assert {name for name in before if name.startswith("debug/")} == looks
     assert behind == before, {
         name: (before[name], behind[name]) for name in {*before, *behind} if before[name] != behind[name]

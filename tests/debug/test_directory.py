@@ -1,4 +1,4 @@
-"""The debug directory: which files, each by its switch; programs in it run by themselves and give the same numbers."""
+"""The debug directory: its files, each by its switch; programs in it run alone and give the same numbers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from torch._higher_order_ops.while_loop import while_loop
 
 import pycompiler
 from pycompiler import config
-from pycompiler.debug import directory, repro, switch
-from pycompiler.ir import watch
+from pycompiler.debug import directory, observer_switches, repro
+from pycompiler.ir import phases
 from tests import children
 
 DOCUMENTED = {
@@ -33,10 +33,10 @@ DOCUMENTED = {
 @pytest.fixture
 def traced(tmp_path: Path) -> Iterator[Path]:
     """The parent of the run's folder; the directory is on."""
-    switch._directory = None
+    observer_switches._directory = None
     with config.patch({"trace.enabled": True, "debug_dir_root": str(tmp_path)}):
         yield tmp_path
-    switch._directory = None
+    observer_switches._directory = None
 
 
 def graphs(root: Path) -> dict[str, Path]:
@@ -65,7 +65,8 @@ y = test_model(torch.ones(10, 10, requires_grad=True))
 
 
 def test_the_documents_run(tmp_path: Path) -> None:
-    """TORCH_COMPILE_DEBUG=1, in the working directory, with the documents' names; the programs run in processes of their own."""
+    """TORCH_COMPILE_DEBUG=1, in the working directory, with the documented names; the programs run in processes of
+    their own."""
     (tmp_path / "repro.py").write_text(PROGRAM)
     root = Path(__file__).parent.parent.parent
     environment = {**os.environ, "PYTHONPATH": str(root), "TORCH_COMPILE_DEBUG": "1"}
@@ -189,7 +190,7 @@ def test_odd_programs_run(traced: Path, name: str, capsys: pytest.CaptureFixture
             inputs = runpy.run_path(str(folder / "fx_graph_runnable.py"))["inputs"]()
             torch.testing.assert_close(made["random_inputs"](), inputs, equal_nan=True)
     said = capsys.readouterr().out
-    assert ("these random inputs are none for this graph: _LinAlgError" in said) == (name == "an error")
+    assert ("the graph does not accept these random inputs: _LinAlgError" in said) == (name == "an error")
     assert said.count("not compared") == (name == "memory that nobody wrote")
     assert "DIFFERENT" not in said
 
@@ -212,14 +213,14 @@ twice.register_fake(torch.empty_like)
 
 
 def test_an_operator_of_the_program(traced: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its module is imported, or the program says what is missing."""
+    """The written program imports the operator's module, or reports the missing name."""
     pycompiler.compile(lambda x: twice(x) + 1)(torch.ones(3))
     (folder,) = graphs(traced).values()
     for name in ("fx_graph_runnable.py", "output_code.py"):
         text = (folder / name).read_text()
         assert f"import {__name__}  # registers pycompiler_test_directory::twice" in text
         assert "repro.needs('pycompiler_test_directory::twice')" in text
-    with pytest.raises(SystemExit, match="the program's own operator nobody::has_this: import here"):
+    with pytest.raises(SystemExit, match="the program's own operator nobody::has_this: import the module"):
         repro.needs("nobody::has_this")
 
 
@@ -236,7 +237,7 @@ def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_what_a_graph_writes_to_its_inputs_is_compared(
     traced: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A step of an optimizer returns nothing: its program compared nothing, and said nothing."""
+    """An optimizer step returns nothing: its program must compare the inputs that the graph writes."""
 
     def step(p: torch.Tensor, g: torch.Tensor, state: torch.Tensor) -> None:
         state.lerp_(g, 0.1)
@@ -259,7 +260,7 @@ def test_what_a_graph_writes_to_its_inputs_is_compared(
             torch.ops.aten.copy_.default(x, torch.ops.aten.empty_like.default(x))
             return ()
 
-    assert repro._unset(repro.load(Unwritten())) == ([], [True])
+    assert repro._unwritten_memory(repro.load(Unwritten())) == ([], [True])
 
 
 @pytest.mark.parametrize(
@@ -299,21 +300,25 @@ def test_stderr_shows_no_more_than_before(traced: Path, capfd: pytest.CaptureFix
     assert logging.getLogger("pycompiler.native").level == logging.NOTSET
 
 
-def test_a_directory_that_cannot_be_made_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    switch._directory = None
+def test_a_directory_that_cannot_be_made_stops_nothing(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    observer_switches._directory = None
     with config.patch({"trace.enabled": True, "debug_dir_root": "/proc/nowhere"}):
         assert pycompiler.compile(lambda x: x + 1)(torch.ones(3)).tolist() == [2, 2, 2]
-    switch._directory = None
+    observer_switches._directory = None
     assert "debug directory: torchdynamo/debug.log is not written" in caplog.text
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_as_an_option_of_one_callable(tmp_path: Path) -> None:
-    switch._directory = None
+    observer_switches._directory = None
     with config.patch(base_dir=str(tmp_path)):
         one = pycompiler.compile(lambda x: x * 2, options={"trace.enabled": True})
         other = pycompiler.compile(lambda x: x * 3)
         one(torch.ones(3, requires_grad=True)).sum().backward()
         other(torch.ones(3))
     assert graphs(tmp_path).keys() == {"model__0_forward_1.0", "model__0_backward_2.0"}
-    assert switch._directory not in watch.observers
-    switch._directory = None
+    assert observer_switches._directory not in phases.observers
+    observer_switches._directory = None

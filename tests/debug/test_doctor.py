@@ -1,4 +1,4 @@
-"""`python -m pycompiler`: doctor's findings on good and broken machines; the cache listed, verified and cleaned."""
+"""`python -m pycompiler`: doctor's findings on good and broken machines; the cache is listed, verified and cleaned."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_all_is_well_here(cache: Path, capsys: pytest.CaptureFixture[str]) -> No
         "C++ compiler: /",
         "OpenMP: kernels run on",
         str(cache),
-        "gradients as eager's",
+        "with eager's gradients",
     ):
         assert part in text
     assert BAD not in text
@@ -129,7 +129,7 @@ def test_listed_and_verified(cache: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_removed(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     filled()
     first, second = sorted(p.name for p in cache.iterdir())
-    assert main(["cache", "rm"]) == 2  # nobody said what
+    assert main(["cache", "rm"]) == 2  # no target was named
     assert main(["cache", "rm", "no such key"]) == 2
     assert main(["cache", "rm", "--older", "1"]) == 0
     assert {p.name for p in cache.iterdir()} == {first, second}
@@ -144,13 +144,13 @@ def test_removed(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def shorten(path: Path) -> None:
-    """A new file: the old one is mapped into this process."""
+    """Write a new file: the old one is mapped into this process."""
     text = path.read_bytes()
     path.unlink()
     path.write_bytes(text[:100])
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {  # what happens to an entry, and what `verify` says
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {  # a damage to an entry, and the report of `verify`
     "a short library": (lambda entry: shorten(entry / "kernels.so"), "does not have the recorded sha256"),
     "an empty manifest": (lambda entry: os.truncate(entry / "manifest.json", 0), "Expecting value"),
     "no source": (lambda entry: (entry / "kernels.cpp").unlink(), "No such file"),

@@ -1,4 +1,4 @@
-"""Traces whose fields are of other types than pycompiler writes are refused, with the field's name."""
+"""Traces with fields of wrong types are refused, with the field's name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pycompiler
-from pycompiler.debug import fields
+from pycompiler.debug import event_fields
 from pycompiler.debug.events import EVENTS, Recorder
 from pycompiler.debug.report import trace_main
 from pycompiler.debug.trace import read
@@ -25,7 +25,7 @@ def program(x: torch.Tensor, n: int) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def events() -> list[dict[str, Any]]:
-    """Every kind of event, as a file has it."""
+    """Every kind of event, as read from a file."""
     made: list[dict[str, Any]] = []
     with Recorder(made.append, costs=True):
         fn = pycompiler.compile(program, dynamic=False)
@@ -34,25 +34,25 @@ def events() -> list[dict[str, Any]]:
             fn(x, size).backward()
     pycompiler.reset()
     found = [json.loads(json.dumps(event, default=str)) for event in made]
-    assert {event["event"] for event in found} >= set(EVENTS) - {"hint", "end"}  # a program in a child has an end
+    assert {event["event"] for event in found} >= set(EVENTS) - {"hint", "end"}  # only a child's program has an end
     return found
 
 
 def test_every_kind_of_event_has_its_fields(events: list[dict[str, Any]]) -> None:
-    assert fields.FIELDS.keys() == EVENTS.keys()
+    assert event_fields.FIELDS.keys() == EVENTS.keys()
     for event in events:
-        fields.check(event, "line 1")
+        event_fields.check(event, "line 1")
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where the texts and numbers of an event are."""
+    """The paths of the strings and numbers in an event."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if items is None:
         return [at]
     return [place for key, item in items for place in places(item, (*at, key))]
 
 
-# What the page does not read, or is a list of anything.
+# Fields that the page does not read, or lists of any content.
 LEFT_ALONE = {"pid", "holds", "tried", "work", "event"}
 
 
@@ -73,7 +73,7 @@ def test_a_field_of_another_type_is_refused_wherever_it_is(events: list[dict[str
             file.write_text(json.dumps(changed) + "\n")
             with pytest.raises(
                 ArgumentError,
-                match=r"t\.jsonl, line 1, is no event of pycompiler: .*(is a table, expected|has no field)",
+                match=r"t\.jsonl, line 1, is not an event of pycompiler: .*(is a table, expected|has no field)",
             ):
                 list(read(file))
     assert len(seen) > 50
@@ -93,15 +93,15 @@ def test_a_field_of_another_type_is_refused_wherever_it_is(events: list[dict[str
 def test_the_field_is_named(events: list[dict[str, Any]], change: Any, text: str) -> None:
     event = json.loads(json.dumps(next(e for e in events if e["event"] == "graph")))
     change(event)
-    with pytest.raises(ArgumentError, match=f"here is no event of pycompiler: {text}"):
-        fields.check(event, "here")
+    with pytest.raises(ArgumentError, match=f"here is not an event of pycompiler: {text}"):
+        event_fields.check(event, "here")
 
 
 def test_positions_are_numbers(events: list[dict[str, Any]]) -> None:
     event = json.loads(json.dumps(next(e for e in events if e["event"] == "entry")))
     event["each"] = {"<b>": 1.0}
-    with pytest.raises(ArgumentError, match="a key of entry.each is no position"):
-        fields.check(event, "here")
+    with pytest.raises(ArgumentError, match="a key of entry.each is not a position"):
+        event_fields.check(event, "here")
 
 
 def test_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,5 +111,5 @@ def test_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         folder, out = str(tmp_path), None
 
     assert trace_main(Options) == 2  # type: ignore[arg-type]
-    assert "line 1, is no event of pycompiler: phase.name is an integer, expected a text" in capsys.readouterr().err
+    assert "line 1, is not an event of pycompiler: phase.name is an integer, expected a text" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["t.jsonl"]

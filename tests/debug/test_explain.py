@@ -21,7 +21,8 @@ def toy_example(a: Any, b: Any) -> Any:
 
 
 OPS = 4 if sys.version_info >= (3, 13) else 5
-"""3.13 compares and asks for the truth in one instruction, which breaks the graph: the comparison runs eagerly."""
+"""Quirk of CPython 3.13: comparison and truth test are one instruction, which breaks the graph; the comparison runs
+eagerly."""
 
 
 def line_of(text: str) -> int:
@@ -62,7 +63,7 @@ def test_text(report: Any) -> None:
 
 
 def test_the_text_of_a_model_shows_the_guards_that_calls_fail() -> None:
-    """Of 144, most are about classes and hooks."""
+    """Of the 144 guards, most are about classes and hooks."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
     report = pycompiler.explain(model)(torch.ones(4, 8))
     [guards] = report.out_guards

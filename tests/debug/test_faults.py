@@ -1,7 +1,8 @@
-"""Faults that are put into the compiler, and the one command that leads to each: what it names, and which line.
+"""Faults put into the compiler, and the one command that finds each: the part it names, and the line.
 
-The table is `tests/faults/table.py`; `python -m tests.faults` runs each command as a user does.  Here those rows that are
-quick, with the bisector in this process; its children have the fault too, and can compute no gradients, since this one did.
+The table is `tests/faults/table.py`; `python -m tests.faults` runs each command as a user does. The quick rows run
+here, with the bisector in this process. Its children have the fault too, and cannot compute gradients, since this
+process did.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def test_the_bisector_names_it(name: str, tmp_path: Path, monkeypatch: Patch) ->
 
 
 def test_the_table_is_whole() -> None:
-    """Each row has a program and, in the page's figures, a run of its command that named what it should."""
+    """Each row has a program and, in the page's figures, a run of its command that found the fault."""
     assert len(ROWS) == len(TABLE) >= 30
     figures = json.loads((ROOT / "docs" / "faults.json").read_text())
     for row in TABLE:
@@ -69,15 +70,15 @@ def test_the_table_is_whole() -> None:
 def test_programs_that_are_right_or_wrong_by_themselves(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(programs.OPERATORS)
-    with pytest.raises(bisect.NothingFound, match="the program ends well"):
+    with pytest.raises(bisect.NothingFound, match="the program does not fail"):
         bisect.Bisector(str(path), []).search()
     path.write_text("import sys\nsys.exit(len(sys.argv))")
-    with pytest.raises(bisect.NothingFound, match="without the compiler too: SystemExit: 3"):
+    with pytest.raises(bisect.NothingFound, match="fails without the compiler: SystemExit: 3"):
         bisect.Bisector(str(path), ["a", "b"]).search()
 
 
 def test_the_programs_own_backend_is_named(tmp_path: Path) -> None:
-    """It changes the graph that it is given: it gets a copy, and is not taken for a fault of the capture."""
+    """The program's own backend changes its graph: it gets a copy, so that capture is not blamed."""
     path = tmp_path / "program.py"
     path.write_text(programs.OWN_BACKEND.lstrip())
     report = bisect.Bisector(str(path), []).search()
@@ -100,13 +101,14 @@ def test_a_hang_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bad_partition", "wrong_gradient_rule"])
 def test_faults_of_gradients_are_named(name: str) -> None:
-    """In processes of their own, which compute no gradient: their children could compute none."""
+    """These rows run in processes without gradients: children of a process that computed a gradient cannot compute
+    one."""
     command = [children.python(), "-m", "tests.faults", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
-# what may be left out -------------------------------------------------------------------------------------------------
+# parts that may be left out -----------------------------------------------------------------------------------------
 def test_each_level_leaves_out_what_it_counts(tmp_path: Path) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.silu(x.exp() + 1).sin()
@@ -116,7 +118,7 @@ def test_each_level_leaves_out_what_it_counts(tmp_path: Path) -> None:
     with config.patch(bisect_log=str(log), share_regions=False):
         pycompiler.compile(program)(x)
     lines = [line.split("\t") for line in log.read_text().splitlines()]
-    others = {"background", "memory", "region", "backend"}  # of programs with something kept or shared, or a backend
+    others = {"background", "memory", "region", "backend"}  # levels of stored or shared state, and of a backend
     assert {level for level, *_ in lines} == set(choices.LEVELS) - others
     for level in choices.LEVELS:
         with config.patch(bisect=f"{level}<0", share_regions=False):
@@ -189,7 +191,7 @@ ENDS = {
 
 @pytest.mark.parametrize("way", ENDS)
 def test_however_the_program_is_written(way: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    """Arguments, standard input, other processes, and a call that is not the first one."""
+    """Programs with arguments, standard input, other processes, and a fault in a later call."""
     path = tmp_path / "program.py"
     path.write_text(COMPUTED.lstrip() + ENDS[way])
     ours.wrong_lowering(monkeypatch)
@@ -223,14 +225,14 @@ from pycompiler.ir import choices
 if len(sys.argv) == 1:
     subprocess.run([sys.executable, __file__, "inner"], check=True)
 else:
-    ours = [choices.taken("operator", lambda n=n: n) for n in "abc"]
+    ours = [choices.step_enabled("operator", lambda n=n: n) for n in "abc"]
     sys.exit(ours[1] and not config.disable and "backend" not in choices.settings)
 """
 
 
 @pytest.mark.slow
 def test_processes_that_the_program_starts(tmp_path: Path, monkeypatch: Patch) -> None:
-    """They know from their environment what is left out; the second choice of this one is wrong."""
+    """The environment passes the left-out parts to child processes; the second choice of this child is wrong."""
     monkeypatch.setattr(sys, "executable", children.python())
     path = tmp_path / "program.py"
     path.write_text(INNER)

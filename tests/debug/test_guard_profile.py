@@ -1,4 +1,4 @@
-"""What calls cost: guard_profile, ranges in torch's profile, and that nothing of it stays."""
+"""Costs of calls: guard_profile, ranges in torch's profile, and their complete removal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import pycompiler
-from pycompiler.debug.calls import watching
+from pycompiler.debug.call_watchers import watching
 
 
 def two_frames(x: Any, n: int) -> Any:
@@ -57,7 +57,8 @@ def test_every_guard_has_a_cost(compiled: Any) -> None:
 
 
 def test_what_an_entry_with_gradients_holds() -> None:
-    """Its plans lie behind autograd's Function: the forward's, and the backward's once there is one."""
+    """The memory of an entry includes the plans behind autograd's Function: the forward's, and the backward's once it
+    exists."""
     weight = torch.ones(4, 4, requires_grad=True)
     made = pycompiler.compile(lambda x: (x @ weight).exp().sum())
 
@@ -167,10 +168,10 @@ def test_a_watcher_that_raises_changes_no_call(compiled: Any, caplog: pytest.Log
 
     logging.getLogger("pycompiler").propagate = True
     with watching(fails), watching(lambda kind, *of: told.append(kind)):
-        found = pycompiler.guard_profile(compiled, torch.ones(4, 4), 2)  # looks, too, and ends
+        found = pycompiler.guard_profile(compiled, torch.ones(4, 4), 2)  # it watches, too, and ends
         assert compiled(torch.ones(4, 4), 2).shape == (4, 4)
     assert [entry.function for entry in found.entries] == ["two_frames", RESUMED]
-    assert told[:2] == ["call", "call"] and told[-2:] == ["plan", "plan"]  # both are told
+    assert told[:2] == ["call", "call"] and told[-2:] == ["plan", "plan"]  # both watchers are called
     assert [r.getMessage().endswith("fails raised ValueError: watcher") for r in caplog.records] == [True]
     count = len(told)
     compiled(torch.ones(4, 4), 2)
@@ -198,7 +199,7 @@ def test_emit_nvtx_and_autograd_profiler(compiled: Any) -> None:
     assert any(e.name == "pycompiler: run of two_frames" for e in found.function_events)
 
 
-# What a tool puts in place of NVTX's functions, as NVIDIA's own do (NVTX_INJECTION64_PATH); neither GPU nor driver is needed.
+# An injected tool that replaces NVTX's functions, as NVIDIA's do (NVTX_INJECTION64_PATH); no GPU or driver is needed.
 TOOL = """
 #include <stdio.h>
 typedef void (*Function)(void);

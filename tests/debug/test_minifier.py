@@ -1,4 +1,4 @@
-"""The minifier: the documents' programs end with one operator, crashes and hangs are symptoms, programs it writes run alone."""
+"""The minifier: documented programs end with one operator, crashes and hangs are symptoms, written programs run alone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from torch import fx
 
 import pycompiler
 from pycompiler import config
-from pycompiler.debug import after, launcher, minifier, render, straight, trial
+from pycompiler.debug import fx_reader, launcher, minifier, render, repro_after, trial
 from tests import children
 
 ROOT = Path(__file__).parent.parent.parent
 
-# Runs `fault.py` of its folder as soon as the compiler is there: every process below has the same fault.
+# Runs `fault.py` of its folder once the compiler is imported, so that every child process has the same fault.
 SITE = """
 import importlib.abc, importlib.util, sys
 
@@ -64,9 +64,10 @@ def write(folder: Path, text: str) -> str:
     return "program.py"
 
 
-# the documents' programs ------------------------------------------------------------------------------------------
+# programs of the documents ----------------------------------------------------------------------------------------
 def test_after_dynamo(tmp_path: Path) -> None:
-    """Document B, "Minifying Backend Compiler Errors": the minifier runs by itself and leaves `repro.py` with the relu."""
+    """Document B, "Minifying Backend Compiler Errors": the minifier runs by itself and leaves `repro.py` with the
+    relu."""
     program = write(tmp_path, """
         import torch
         import pycompiler as dynamo
@@ -105,7 +106,7 @@ def test_after_dynamo(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_changes_its_graph_in_place(tmp_path: Path) -> None:
-    """Level 4: what it was given, and changed, is not what its results are compared with."""
+    """Level 4: results are compared with the graph as the backend received it, before its changes."""
     program = write(tmp_path, """
         import torch, pycompiler
 
@@ -126,7 +127,8 @@ def test_a_backend_that_changes_its_graph_in_place(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_the_program_registers(tmp_path: Path) -> None:
-    """Its function is written into launcher and repro, with what it reads; parts that fail otherwise are not taken."""
+    """The backend's function and its globals are written into launcher and repro; parts that fail otherwise are
+    rejected."""
     program = write(tmp_path, """
         import torch
         import pycompiler
@@ -164,7 +166,7 @@ def test_a_backend_that_the_program_registers(tmp_path: Path) -> None:
 
 
 def test_a_launcher_whose_graph_fails_otherwise(tmp_path: Path) -> None:
-    """The error that it was started for is in the launcher: another one is not cut down in its place."""
+    """The launcher holds the error that it was started for: a graph with another error is not reduced instead."""
     program = write(tmp_path, """
         import os, torch, pycompiler
 
@@ -187,7 +189,8 @@ def test_a_launcher_whose_graph_fails_otherwise(tmp_path: Path) -> None:
 def test_after_aot(tmp_path: Path) -> None:
     """Document B, "Minifying TorchInductor Errors": a launcher is written, which leaves the one operator.
 
-    Today's `_foobar` gives its argument back and is gone from the graph: another operator's lowering is made to fail."""
+    The document's `_foobar` returns its argument and vanishes from the graph: so another operator's lowering fails
+    here."""
     with_fault(tmp_path, """
         import torch
         from pycompiler.lowering import LOWERINGS
@@ -226,13 +229,13 @@ def test_after_aot(tmp_path: Path) -> None:
     assert "sinh = torch.ops.aten.sinh.default(add);  add = None\n        return (sinh,)" in text
     assert "repro.tensor((200, 200), (200, 1), torch.float32, 'cpu')," in text
     path.parent.parent.joinpath("repro.py").unlink()
-    again = run(tmp_path, str(path))  # as after a run that was ended: the parts found so far are there
-    assert f"goes on from {path.parent / 'checkpoints' / '1_operators.py'}" in again.stderr
+    again = run(tmp_path, str(path))  # as after an interrupted run: the parts found so far are in the folder
+    assert f"continues from {path.parent / 'checkpoints' / '1_operators.py'}" in again.stderr
     assert "1 operator is left of 1" in again.stdout, again.stderr
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """What cannot be kept on the way is left out; what is left is said, and no half of a file."""
+    """Intermediate files that cannot be written are skipped; the result is printed, and no partial file remains."""
     with_fault(tmp_path, """
         import os, torch
         from pathlib import Path
@@ -283,7 +286,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_miscompile_of_a_training_graph_of_300_operators(tmp_path: Path) -> None:
-    """It shows in the backward only; three operators, or fewer, are left in less than two minutes of the processor."""
+    """The fault affects the backward only; at most three operators are left, in less than two minutes of processor
+    time."""
     with_fault(tmp_path, """
         import torch
         from pycompiler.lowering import LOWERINGS
@@ -379,7 +383,7 @@ def graph(kind):
     made.output((value,))
     return fx.GraphModule(torch.nn.Module(), made)
 
-launcher._warm()
+launcher._compile_before_fork()
 for kind in sys.argv[1:]:
     setting = trial.Setting(backend=backend, accuracy=True)
     x = torch.linspace(-1, 1, 5).requires_grad_()
@@ -420,7 +424,7 @@ def test_what_is_like_what() -> None:
 
 
 def test_the_same_fault() -> None:
-    """A class, a message but for its numbers and names, and the function that raises it."""
+    """The same fault: class, message without numbers and names, and the function that raises it."""
     place = " (/a/b.py:7 in lower)"
     wanted = trial.Symptom("error", "RuntimeError", f"no lowering of aten.foo.default (node foo_3) for size 17{place}")
     for text, same in (
@@ -491,7 +495,7 @@ def test_straight_line_code_is_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     module = __import__("printed_graph").Repro()
-    loaded = straight.load(module)
+    loaded = fx_reader.load(module)
     rows = [
         [(n.op, n.target, str(n.args), str(n.kwargs)) for n in g.graph.nodes if n.op != "output"] for g in (gm, loaded)
     ]
@@ -502,7 +506,7 @@ def test_straight_line_code_is_read_back(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_numbers_made_of_sizes_are_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`float(n)` makes an argument of a constant only."""
+    """`float(n)` turns an argument into a constant only."""
     (tmp_path / "printed_numbers.py").write_text(
         "import torch\n"
         "class Repro(torch.nn.Module):\n"
@@ -512,7 +516,7 @@ def test_numbers_made_of_sizes_are_nodes(tmp_path: Path, monkeypatch: pytest.Mon
         "        return (torch.ops.aten.mul.Tensor(x, truediv),)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    loaded = straight.load(__import__("printed_numbers").Repro())
+    loaded = fx_reader.load(__import__("printed_numbers").Repro())
     assert [n.target for n in loaded.graph.find_nodes(op="call_function", target=float)] == [float]
     assert torch.equal(loaded(2, torch.ones(3))[0], torch.full((3,), float("inf")))
 
@@ -520,7 +524,7 @@ def test_numbers_made_of_sizes_are_nodes(tmp_path: Path, monkeypatch: pytest.Mon
 def test_parts_have_what_is_left_out_as_inputs() -> None:
     gm = graph_of(several)
     inputs = [torch.randn(4, 3), torch.randn(3, 2)]
-    found = minifier.survey(gm, inputs)
+    found = minifier.non_tensor_values(gm, inputs)
     kinds = {name: row[0] for name, row in found.items()}
     assert kinds == {"split": "opaque", "size": "number", "floordiv": "number"}
     units = minifier.units_of(gm, {"split"})
@@ -552,16 +556,16 @@ def test_a_search_without_a_find_says_so(fails: bool, tmp_path: Path, caplog: py
         return gm
 
     logging.getLogger("pycompiler").propagate = True
-    monkeypatch.setattr(after, "_looked_at", [])
+    monkeypatch.setattr(repro_after, "_graph_failed", [])
     with config.patch(repro_after="dynamo", repro_level=1, repro_dir=str(tmp_path)):
         with pytest.raises(ValueError, match="no") if fails else contextlib.nullcontext():
             pycompiler.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
         caplog.clear()
-        after._at_exit()
-    said = "repro_after = 'dynamo', repro_level = 1: none of 1 graph failed\n  errors of a compile are looked for"
+        repro_after._at_exit()
+    said = "repro_after = 'dynamo', repro_level = 1: none of 1 graph failed\n  this level finds errors of a compile"
     assert (said in caplog.text) is not fails
     caplog.clear()
-    after._at_exit()
+    repro_after._at_exit()
     assert not caplog.text
 
 
@@ -569,19 +573,19 @@ def test_levels_and_knobs(tmp_path: Path) -> None:
     with config.patch(
         verify_ir=False, repro_level=4, repro_tolerance=0.5, partition="save_all", repro_dir=str(tmp_path)
     ):
-        setting = after.setting_of("dynamo", "native", {"a": 1})
-        folders = [after.new_folder(), after.new_folder()]
+        setting = repro_after.setting_of("dynamo", "native", {"a": 1})
+        folders = [repro_after.new_folder(), repro_after.new_folder()]
     assert (setting.accuracy, setting.tolerance, setting.knobs) == (True, 0.5, {"partition": "save_all"})
     assert [f.name for f in folders] == ["minifier", "minifier_1"]
     assert [launcher.repro_path(f) for f in folders] == [tmp_path / "repro.py", tmp_path / "minifier_1" / "repro.py"]
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert after.state() == ("torch.no_grad()", "torch.autocast('cpu', torch.bfloat16)")
+        assert repro_after.state() == ("torch.no_grad()", "torch.autocast('cpu', torch.bfloat16)")
 
 
 def test_nothing_stands_around_compilers_when_it_is_off() -> None:
-    from pycompiler.ir import watch
+    from pycompiler.ir import phases
 
-    assert watch.wrappers == {}
+    assert phases.wrappers == {}
     with config.patch(repro_after="aot"):
-        assert list(watch.wrappers) == ["aot"]
-    assert watch.wrappers == {}
+        assert list(phases.wrappers) == ["aot"]
+    assert phases.wrappers == {}

@@ -1,4 +1,4 @@
-"""The listing of an operator's way down says what a trace does with it."""
+"""The listing of an operator's steps matches a trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 from pycompiler.__main__ import main
 from pycompiler.autograd import compile_joint
 from pycompiler.autograd.decomp.registry import PARTIAL
-from pycompiler.debug.operators import functional, named, way
+from pycompiler.debug.operators import functional, named, steps_of
 
 aten = torch.ops.aten
 
@@ -40,7 +40,7 @@ CALLS: dict[OpOverload, tuple[Any, ...]] = {
 
 
 def recorded(op: OpOverload, args: tuple[Any, ...]) -> list[Any]:
-    """The operators that a graph of one call of `op` is compiled of."""
+    """The operators in the compiled graph of one call of `op`."""
     graph, mode, fakes = fx.Graph(), FakeTensorMode(), []
     given = []
     for a in args:
@@ -63,7 +63,7 @@ def recorded(op: OpOverload, args: tuple[Any, ...]) -> list[Any]:
 
 @pytest.mark.parametrize("op", CALLS, ids=str)
 def test_the_listing_says_what_a_trace_does(op: OpOverload) -> None:
-    last = way(op)[-1]
+    last = steps_of(op)[-1]
     seen = recorded(op, CALLS[op])
     assert (op in seen) == (last.what in ("lowered", "called"))
     if last.what == "written as":
@@ -71,12 +71,12 @@ def test_the_listing_says_what_a_trace_does(op: OpOverload) -> None:
 
 
 def test_every_operator_has_a_way() -> None:
-    """One table takes it; where it is taken apart for some arguments only, another takes it for the others."""
+    """Exactly one table takes each operator; if it takes some arguments only, another table takes the others."""
     taken = ("taken apart", "written as", "decomposed", "lowered", "called")
     found = [op for name in dir(aten) if hasattr(getattr(aten, name), "overloads") for op in _dispatched(name)]
     assert len(found) > 1500
     for op in found:
-        steps = way(op)
+        steps = steps_of(op)
         assert [s.ends for s in steps] == [False] * (len(steps) - 1) + [True]
         assert steps[-1].what in taken
         assert sum(s.what in taken for s in steps) == 1 + (op in PARTIAL)
@@ -85,7 +85,7 @@ def test_every_operator_has_a_way() -> None:
 def _dispatched(name: str) -> list[OpOverload]:
     try:
         return named(f"aten.{name}")
-    except ValueError:  # TorchScript's alone
+    except ValueError:  # an operator of TorchScript alone
         return []
 
 
@@ -93,7 +93,9 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["operator", "silu", "aten::add.Tensor", "torch.ops.aten.index_put.default"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[:2] == ["aten.silu.default", "  decomposed: decomp.activations.silu"]
-    assert "  lowered: lowering.pointwise.add_sub, or ATen's kernel where it gives NotImplemented" in printed
-    assert "  made in place: lowering.updates, where it writes a part of an input" in printed
+    assert (
+        "  lowered: lowering.pointwise.add_sub, or ATen's kernel where the lowering returns NotImplemented" in printed
+    )
+    assert "  made in place: lowering.partial_updates, where it writes a part of an input" in printed
     assert main(["operator", "aten.no_such"]) == 2
-    assert "no operator is called 'aten.no_such'" in capsys.readouterr().out
+    assert "unknown operator 'aten.no_such'" in capsys.readouterr().out

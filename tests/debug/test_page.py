@@ -1,6 +1,6 @@
-"""The report's page as people meet it: seen (light and dark, narrow), heard, by the keyboard, and when it is large.
+"""The report's page for its users: seen (light and dark, narrow), heard, by keyboard, and large.
 
-In a real browser where one is installed: Debian's package `chromium`, which CI installs.
+It runs in a real browser if one is installed: Debian's package `chromium`, which CI installs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.debug.structure import Structure, checked
 
 in_browser = pytest.mark.usefixtures("chromium")
 CONTROLS = {"link", "DisclosureTriangle", "button"}
-# Of each element with a text of its own: its contrast as WCAG says, against the nearest background.
+# The contrast of each element with text, by WCAG, against the nearest background.
 CONTRASTS = """(() => {
   const parts = text => text.match(/[0-9.]+/g).map(Number);
   const light = rgb => rgb.slice(0, 3).map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
@@ -95,21 +95,21 @@ def test_breaks_recompile_and_costliest_guard_are_at_the_top(page: Path) -> None
     assert top.index("graph break [builtin-call]") < top.index("graph break [data-dependent-jump]")
     assert top.index("was compiled again") < top.index("Costliest guards</h2>") < top.index("Costliest steps</h2>")
     assert f'href="#L0-{line}"' in top and f'id="L0-{line}"' in text
-    assert "<code>print(&quot;a step&quot;)</code>" in top  # the line itself, not only its number
+    assert "<code>print(&quot;a step&quot;)</code>" in top  # the source line, not only its number
     assert f"program (from line {line + 3} on) was compiled again" in top
     assert "costliest guard</li>" in top
     assert text.count("the costliest guard: ") == 1  # at its line
 
 
 def test_the_costliest_step_of_many_is_at_the_top() -> None:
-    """In the order of a graph it may be anywhere in parts that are folded."""
+    """In the order of the graph it may be anywhere, also in folded parts."""
     document = large(1_000)
     document.data["graphs"][0]["calls"] = {"calls": 2, "rest": 9.0, "least": [float(n == 777) for n in range(1_000)]}
     top = page_of(document).partition('id="kernels"')[0]
     assert top.count("<code>kernel ") == 5
     assert "<code>kernel 777</code>" in top and ">x.py:777 in f</code>" in top
     assert "1 ns  forward graph 0 of model 0: kernel 777" in str(document)
-    assert top.count('class="bar"') == 1  # of nothing there is no bar
+    assert top.count('class="bar"') == 1  # a zero has no bar
 
 
 def test_lines_behind_a_break_are_their_functions(page: Path) -> None:
@@ -118,7 +118,7 @@ def test_lines_behind_a_break_are_their_functions(page: Path) -> None:
 
 
 def _seen(text: str) -> str:
-    """Without what only a pointer, or a program, reads."""
+    """The page without parts that only a pointer, or a program, reads."""
     return re.sub(r' title="[^"]*"', "", text[: text.index('id="document"')])
 
 
@@ -182,7 +182,7 @@ def test_the_keyboard_is_enough(page: Path, chromium: browser.Browser) -> None:
         if seen[-1]["tag"] == "SUMMARY":
             break
     order = [row["at"] for row in seen]
-    assert order == sorted(order)  # as the page reads
+    assert order == sorted(order)  # in the page's reading order
     assert seen[0]["top"] > opened.run("document.querySelector('main').getBoundingClientRect().top + scrollY")
     assert {row["outline"] for row in seen} == {"solid"} and all(row["seen"] for row in seen)
     unfold = "document.activeElement.parentElement.open"
@@ -229,7 +229,7 @@ def test_long_lists_are_folded(operators: int) -> None:
 def test_long_lists_unfold(operators: int, tmp_path: Path, chromium: browser.Browser) -> None:
     (tmp_path / "large.html").write_text(page_of(large(operators)))
     opened = chromium.open(tmp_path / "large.html")
-    assert opened.height < 10_000  # what is folded takes no place
+    assert opened.height < 10_000  # folded parts take no space
     for k, last in ((0, False), (-1, True)):
         summary = f"[...document.querySelectorAll('#kernels ~ .wide ~ details.part > summary')].at({k})"
         first = OPEN + PART * ((operators - OPEN - 1) // PART) if last else OPEN
@@ -247,7 +247,7 @@ NASTY = "\"><img src=x onerror=alert(1)><!--<script></script></td>'&lt;"
 
 
 def hostile(value: Any) -> Any:
-    """The same, where each text is markup."""
+    """The same document, with markup in each string."""
     if isinstance(value, dict):
         return {
             key if key in FIELDS or key.isdigit() else NASTY: item if key == "event" else hostile(item)
@@ -267,7 +267,7 @@ FIELDS = frozenset(
 
 
 def test_texts_of_a_trace_are_never_markup() -> None:
-    """A trace may be a stranger's."""
+    """A trace may come from an untrusted source."""
     events: list[dict[str, Any]] = []
     with Recorder(events.append, costs=True):
         fn = pycompiler.compile(program, dynamic=False)
@@ -303,7 +303,7 @@ def test_the_policy_runs_one_script(page: Path) -> None:
 
 @in_browser
 def test_the_policy_holds_in_a_browser(tmp_path: Path, page: Path, chromium: browser.Browser) -> None:
-    """Even where a text had become an element."""
+    """The content policy holds even if a string became an element."""
     path = tmp_path / "nasty.html"
     path.write_text(
         page.read_text().replace(

@@ -1,4 +1,4 @@
-"""Frames that are recorded run alone elsewhere: values, identities and errors are those of the program."""
+"""Recorded frames run alone elsewhere: values, identities and errors equal the program's."""
 
 from __future__ import annotations
 
@@ -217,9 +217,9 @@ def test_what_cannot_be_written_is_listed_and_says_so() -> None:
     (lock, pair), freezer = round_trip((threading.Lock(), {"generator": (n for n in "ab")}))
     assert [text.partition(":")[0] for text in freezer.missing] == ["value[0]", "value[1]['generator']"]
     assert isinstance(lock, Missing)
-    with pytest.raises(NotRecorded, match=r"value\[0\]: an object of _thread.lock \(its acquire"):
+    with pytest.raises(NotRecorded, match=r"value\[0\]: an object of _thread.lock \(the program reads its acquire"):
         lock.acquire()
-    with pytest.raises(NotRecorded, match="which is called"):
+    with pytest.raises(NotRecorded, match="the program calls it"):
         pair["generator"]()
 
 
@@ -310,6 +310,7 @@ def test_breaks_under_fullgraph_and_frames_that_break(tmp_path: Path) -> None:
         debug.replay(file)
 
 
+@pytest.mark.captures_nothing("a call is recorded, and run eagerly")
 def test_the_state_of_a_call_comes_with_it(tmp_path: Path) -> None:
     def draws(x: torch.Tensor) -> tuple[torch.Tensor, bool, torch.dtype]:
         return torch.rand(3) + x, torch.is_grad_enabled(), torch.get_default_dtype()
@@ -330,15 +331,15 @@ def test_files_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
     data = path.read_bytes()
     (tmp_path / "text.rec").write_text("no record")
     (tmp_path / "cut.rec").write_bytes(data[:-5])
-    for name, why in (("text", "is no replay record"), ("cut", "is damaged"), ("none", "cannot be read")):
+    for name, why in (("text", "is not a replay record"), ("cut", "is damaged"), ("none", "cannot be read")):
         with pytest.raises(ArtefactError, match=why):
             debug.replay(tmp_path / f"{name}.rec")
         assert __main__.main(["replay", str(tmp_path / f"{name}.rec")]) == 2
         assert why in capsys.readouterr().err
-    facts = recording.facts()
+    facts = recording.versions()
     recording_facts = {**facts, "bytecode": "00000000", "python": "cpython 2.7"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording, "facts", lambda: recording_facts)
+        patch.setattr(recording, "versions", lambda: recording_facts)
         debug.record(path, program, torch.ones(2), z=1)
     with pytest.raises(ArtefactError, match=r"holds bytecode of cpython 2\.7"):
         debug.replay(path)
@@ -358,7 +359,7 @@ def test_a_file_that_others_may_write_is_not_run(tmp_path: Path, capsys: pytest.
     for arguments in ([], ["--show"], ["--eager"]):
         assert __main__.main(["replay", str(path), *arguments]) == 2
         assert "may be written by others" in capsys.readouterr().err
-    with pytest.raises(ArtefactError, match="it is a program: replay it with --trust"):
+    with pytest.raises(ArtefactError, match="a record is a program: replay it with --trust"):
         debug.replay(path)
     assert torch.equal(debug.replay(path, trust=True), found)
     assert __main__.main(["replay", str(path), "--trust"]) == 0
@@ -366,14 +367,14 @@ def test_a_file_that_others_may_write_is_not_run(tmp_path: Path, capsys: pytest.
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.rec")
-    with pytest.raises(ArtefactError, match="is no plain file"):
+    with pytest.raises(ArtefactError, match="is not a plain file"):
         debug.replay(tmp_path / "a.rec", trust=True)
 
 
 def odd_headers() -> dict[str, Any]:
-    facts = {**recording.facts(), "function": "f", "place": "", "error": None, "missing": [], "remarks": []}
+    facts = {**recording.versions(), "function": "f", "place": "", "error": None, "missing": [], "remarks": []}
     return {
-        "no table": [1],
+        "not a table": [1],
         "no text function": {**facts, "function": 3},
         "no text bytecode": {k: v for k, v in facts.items() if k != "bytecode"},
         "no list of texts missing": {**facts, "missing": [None]},
@@ -413,7 +414,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert __main__.main(["replay", "--eager", "--pdb", str(path)]) == 0
     out = capsys.readouterr().out
     assert "y = (x * by).sin()" in out and "2.0" in out and "the result" in out
-    assert signal.getsignal(signal.SIGINT) is handler  # pdb's `continue` installs one of its own
+    assert signal.getsignal(signal.SIGINT) is handler  # pdb's `continue` installs a handler of its own
 
 
 def test_what_fails_while_it_is_written_is_said(

@@ -1,4 +1,4 @@
-"""The report: events, the document, the page and the text made of it, the commands."""
+"""The report: events, the document, its page and its text form, the commands."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import torch
 import pycompiler
 from pycompiler import config
 from pycompiler.__main__ import main
-from pycompiler.debug.program import Program
-from pycompiler.ir import watch
+from pycompiler.debug.program import UserProgram
+from pycompiler.ir import phases
 from tests import children
 from tests.debug.structure import checked
 
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(folder: Path) -> tuple[str, dict[str, Any], subprocess.CompletedProcess[str]]:
-    """One process for all: it writes traces, too."""
+    """One process for all tests; it writes traces, too."""
     (folder / "script.py").write_text(SCRIPT)
     options = ("-o", "page.html", "--json", "data.json", "script.py", "an argument")
     done = run("report", *options, cwd=folder, TORCH_TRACE="traces")
@@ -65,7 +65,7 @@ def report(folder: Path) -> tuple[str, dict[str, Any], subprocess.CompletedProce
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """For commands in this process: what they change of it is put back."""
+    """For commands in this process: their changes to it are undone."""
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
@@ -91,7 +91,7 @@ def test_the_document_has_everything(report: Any) -> None:
     assert kinds >= {"forward", "backward"}
     graph = next(g for g in data["graphs"] if g["kind"] == "forward")
     assert graph["model"] in frame["models"]
-    assert {s["kind"] for g in data["graphs"] for s in g["steps"]} == {"kernel", "aten"}  # the transform is ATen's
+    assert {s["kind"] for g in data["graphs"] for s in g["steps"]} == {"kernel", "aten"}  # the transform calls ATen
     assert graph["calls"]["calls"] == 2
     assert len(graph["calls"]["least"]) == len(graph["steps"]) == len(graph["memory"]["after"])
     assert all(ns > 0 for ns in graph["calls"]["least"])
@@ -122,7 +122,7 @@ def test_the_page_stands_alone(report: Any) -> None:
     assert json.loads(inside[1].replace("<\\/", "</")) == data
     assert {"next", "program", "recompiles", "frames", "kernels", "time", "memory", "main"} <= set(found.ids)
     assert "prefers-color-scheme: dark" in page
-    assert found.tags[found.tags.index("body") + 1] == "a"  # the way past the head, first for the keyboard
+    assert found.tags[found.tags.index("body") + 1] == "a"  # the skip link, first for the keyboard
     assert found.tags.count("th") > 0 and 'scope="col"' in page and "<caption>" in page
     assert "graph break" in " ".join(found.texts)
 
@@ -141,7 +141,8 @@ def test_without_costs(tmp_path: Path) -> None:
 
 
 def test_what_is_run_is_found_as_python_would(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A module of a package, its folder, standard input; what is not there is said before anything runs."""
+    """The program is found as Python finds it: a module of a package, its folder, standard input; a missing one is
+    reported first."""
     body = "import sys, torch, pycompiler\npycompiler.compile(f, backend='eager')(torch.ones(2))\nsys.exit(len(sys.argv))\n"
     (here / "a_package").mkdir()
     (here / "a_package" / "parts.py").write_text("def f(x):\n    return x + 1\n")
@@ -167,21 +168,21 @@ def test_what_is_run_is_found_as_python_would(here: Path, capsys: pytest.Capture
 
 
 def test_a_program_that_changes_its_folder_keeps_its_lines(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file has its whole path, as Python gives it; its arguments are as they were given."""
+    """Its file has an absolute path, as in Python; its arguments are unchanged."""
     (here / "other").mkdir()
     (here / "moves.py").write_text("import os\nos.chdir('other')\ndef f():\n    raise ValueError('here')\nf()\n")
     (here / "names.py").write_text("import sys\nsys.exit(f'{__name__} {__file__} {sys.argv} {sys.path[0]}')")
     monkeypatch.chdir(here)
     with pytest.raises(SystemExit, match=re.escape(f"__main__ {here}/names.py ['names.py', '-x'] {here}")):
-        Program("names.py", ["-x"]).run()
+        UserProgram("names.py", ["-x"]).run()
     with pytest.raises(ValueError, match="here") as found:
-        Program("moves.py").run()
+        UserProgram("moves.py").run()
     linecache.clearcache()
     assert "    raise ValueError('here')\n" in "".join(traceback.format_exception(found.value))
 
 
 def test_a_program_that_leaves_is_reported_with_its_children(here: Path) -> None:
-    """What a fork compiles is part of the page, one that leaves by os._exit in the middle of it, too."""
+    """Compiles of a fork are part of the page, also if the fork leaves by os._exit in the middle."""
     (here / "script.py").write_text(
         "import os, torch, pycompiler\n"
         "f = pycompiler.compile(lambda x: x + 1, backend='eager')\n"
@@ -222,7 +223,7 @@ os.kill(os.getpid(), getattr(signal, sys.argv[1]))
 
 @pytest.mark.parametrize(("signal", "number"), [("SIGSEGV", 11), ("SIGKILL", 9)])
 def test_a_program_that_a_signal_ends(signal: str, number: int, tmp_path: Path) -> None:
-    """The page has what was seen until then; a line and the exit status tell of the signal."""
+    """The page has all events up to the signal; a line and the exit status report the signal."""
     (tmp_path / "crash.py").write_text(CRASHES)
     done = run("report", "--json", "data.json", "crash.py", signal, cwd=tmp_path)
     assert done.returncode == 128 + number
@@ -237,7 +238,7 @@ def test_a_program_that_a_signal_ends(signal: str, number: int, tmp_path: Path) 
 
 
 def test_a_crash_that_no_python_sees(tmp_path: Path) -> None:
-    """One in the middle of a kernel of ATen's, in a thread of the program."""
+    """A crash inside an ATen kernel, in a thread of the program."""
     (tmp_path / "crash.py").write_text(
         "import ctypes, threading, torch, pycompiler\n"
         "pycompiler.compile(lambda x: x.cos())(torch.ones(3))\n"
@@ -249,7 +250,7 @@ def test_a_crash_that_no_python_sees(tmp_path: Path) -> None:
 
 
 def test_what_a_program_does_at_its_end_is_done(tmp_path: Path) -> None:
-    """Threads are waited for, exit handlers run, and signals reach the program."""
+    """Threads are joined, exit handlers run, and signals reach the program."""
     (tmp_path / "ends.py").write_text(
         "import atexit, os, signal, sys, threading, time, torch, pycompiler\n"
         "atexit.register(print, 'handler')\n"
@@ -278,9 +279,9 @@ def toy(a: Any, b: Any) -> Any:
 
 
 def test_explain_has_a_page(tmp_path: Path) -> None:
-    before = list(watch.observers)
+    before = list(phases.observers)
     explained = pycompiler.explain(toy, backend="native")(torch.ones(10), torch.ones(10))
-    assert watch.observers == before
+    assert phases.observers == before
     page = explained.html(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text() == page
     checked(page)
@@ -302,7 +303,7 @@ def test_explain_taken_apart_as_torch_once_returned_it() -> None:
 
 
 def test_graphs_of_sizes_that_change_have_bytes() -> None:
-    """Those of the call that was captured: bytes that nobody knew were 0, as if nothing were held."""
+    """The bytes belong to the captured call: unknown bytes would show as 0."""
 
     def layers(x: Any) -> Any:
         return (x @ x).softmax(-1) @ x
@@ -315,7 +316,7 @@ def test_graphs_of_sizes_that_change_have_bytes() -> None:
 
 
 def test_lines_behind_a_break_are_their_functions_in_the_text() -> None:
-    """`in resume_in_behind_at_7` is nobody's function."""
+    """`in resume_in_behind_at_7` names no function of the program."""
 
     def behind(x: Any) -> Any:
         print("woo")
@@ -334,7 +335,7 @@ def test_functions_that_were_inlined_are_shown() -> None:
 
 
 def overlapping(spans: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Spans of a thread that begin in another one and end behind it, which no viewer can show."""
+    """Spans of a thread that overlap without nesting; no viewer can show them."""
     found: list[tuple[str, str]] = []
     open_: dict[int, list[tuple[float, str]]] = {}
     for s in sorted(spans, key=lambda s: (s["ts"], -s["dur"])):
@@ -368,10 +369,10 @@ def test_a_folder_of_traces(report: Any, folder: Path, here: Path, capsys: pytes
 
 
 def test_traces_are_switched_by_a_knob(tmp_path: Path) -> None:
-    before = list(watch.observers)
+    before = list(phases.observers)
     with config.patch(trace_dir=str(tmp_path / "t")):
         pycompiler.compile(lambda x: x + 2, backend="eager")(torch.ones(2))
-    assert watch.observers == before
+    assert phases.observers == before
     text = next((tmp_path / "t").glob("*.jsonl")).read_text()
     with config.patch(trace_dir=str(tmp_path / "t")):
         assert pycompiler.compile(lambda x: x + 3, backend="eager")(torch.ones(2)).tolist() == [4, 4]
@@ -380,7 +381,7 @@ def test_traces_are_switched_by_a_knob(tmp_path: Path) -> None:
 
 
 def test_a_storm_is_told_in_lines_by_its_size(tmp_path: Path) -> None:
-    """Each recompile tells of its latest entries only: a folder would grow by the square of the calls."""
+    """Each recompile records its latest entries only: otherwise a folder grows by the square of the calls."""
     many = 60
     compiled = pycompiler.compile(lambda x, text: x + len(text), backend="eager", recompile_limit=2 * many)
     with config.patch(trace_dir=str(tmp_path), accumulated_recompile_limit=2 * many):

@@ -20,7 +20,7 @@ SECTIONS: dict[str, list[str]] = {
 
 
 def breaks(program: str, tmp_path: Path) -> list[str]:
-    """The kinds of breaks of `fn(*args)`, whose values are those of eager."""
+    """The kinds of breaks of `fn(*args)`; its values must equal eager's."""
     path = tmp_path / "program.py"
     path.write_text(program)
     space: dict[str, Any] = {"torch": torch, "pycompiler": pycompiler, "logging": __import__("logging")}
@@ -29,7 +29,7 @@ def breaks(program: str, tmp_path: Path) -> list[str]:
     explained = pycompiler.explain(space["fn"])
     try:
         found = explained(*args)
-    except ValueError:  # the program's own
+    except ValueError:  # raised by the program itself
         return ["uncaught-exception"]
     return [record.kind for record in found.break_reasons]
 

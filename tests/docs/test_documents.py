@@ -1,6 +1,6 @@
-"""The programs of torch.compile's FAQ and troubleshooting pages, as written but for names of modules.
+"""The programs of torch.compile's FAQ and troubleshooting pages, unchanged except for names of modules.
 
-Each prints what its page says, or `docs/documents.md` says what differs here and why.
+Each prints the output on its page, or `docs/documents.md` states the difference and its reason.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pycompiler import config
 
 PAGE = Path(__file__).parents[2] / "docs" / "documents.md"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# Programs of the pages that other files run: what differs of them -> the file.
+# Programs of the pages that other files run: their row in the table of differences -> the file.
 ELSEWHERE = {
     "the debug directory": "tests/debug/test_directory.py",
     "minifier_launcher.py and repro.py": "tests/debug/test_minifier.py",
     "TORCHDYNAMO_DEBUG_FUNCTION": "tests/debug/test_debug_function.py",
     "a node of the debug format": "tests/debug/test_directory.py",
-    "TORCHDYNAMO_DYNAMIC_SHAPES": "tests/test_config.py",
-    "triton.cudagraphs": "tests/test_config.py",
-    "fallback_random": "tests/test_config.py",
+    "TORCHDYNAMO_DYNAMIC_SHAPES": "tests/public_api/test_config.py",
+    "triton.cudagraphs": "tests/public_api/test_config.py",
+    "fallback_random": "tests/public_api/test_config.py",
 }
 
 TOY = """
@@ -61,7 +61,7 @@ assert np.allclose(Z, np.sum(X[:, :, None] * Y[:, None, :], axis=(-2, -1)))
 @dataclass(frozen=True)
 class Program:
     text: str
-    prints: tuple[str, ...] = ()  # what the page says
+    prints: tuple[str, ...] = ()  # the output on the page
     raises: type[Exception] | None = None
 
 
@@ -540,14 +540,14 @@ def test_program(name: str) -> None:
     linecache.cache[filename] = (len(program.text), None, program.text.splitlines(keepends=True), filename)
     torch.manual_seed(0)
     raised: Any = pytest.raises(program.raises) if program.raises else contextlib.nullcontext()
-    with contextlib.redirect_stdout(out), raised, config.patch(config.snapshot()):  # which programs change
+    with contextlib.redirect_stdout(out), raised, config.patch(config.snapshot()):  # programs change the configuration
         exec(compile(program.text, filename, "exec"), {"pycompiler": pycompiler, "DEVICE": DEVICE})
     for text in program.prints:
         assert text in out.getvalue()
 
 
 def test_differences_are_of_programs() -> None:
-    """The page has a row for each program that differs, and for nothing else that has a name here."""
+    """The page has a row for each program that differs, and no row for other names used here."""
     rows = re.findall(r"^\| `?(.*?)`? \| (.+) \|$", PAGE.read_text(), re.M)[1:]
     named = [name for name, _ in rows if name in PROGRAMS]
     assert {"explain", "a tensor as a key", "grad outside", "vmap of a tuple"} <= set(named)

@@ -1,4 +1,4 @@
-"""Runs the recipes of CONTRIBUTING.md as they stand there, each in a process of its own."""
+"""Runs the recipes of CONTRIBUTING.md unchanged, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import pycompiler
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 RECIPES = dict(re.findall(r"^## Recipe: ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
 BLOCK = re.compile(r"(?:<!-- (?P<note>[^\n]*) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```", re.M | re.S)
@@ -48,7 +48,7 @@ def test_files_that_the_pages_name_are_there() -> None:
         "Python/bytecodes.c",
         "fx_graph_runnable.py",
         "minifier_launcher.py",
-    }  # CPython's; written by the debugging tools
+    }  # constants of CPython; names that the debugging tools write
     files = [f"/{p.relative_to(ROOT)}" for top in ("pycompiler", "guards-rs", "tests", "bench", "docs", ".ci")
              for p in (ROOT / top).rglob("*")]  # fmt: skip
     files += [f"/{p.name}" for p in ROOT.iterdir()]

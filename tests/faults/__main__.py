@@ -26,7 +26,7 @@ LIMIT = 600.0
 
 
 def run(command: str, fault: str, folder: Path, limit: float = LIMIT, **more: str) -> tuple[str, float, int | None]:
-    """What a shell's command line prints, its seconds, its exit status (None: it was killed)."""
+    """Output of a shell command line, its seconds, its exit status (None: it was killed)."""
     own = {
         "PYTHONPATH": os.pathsep.join(map(str, (SITE, ROOT))), "FAULT": fault, "OMP_NUM_THREADS": "1", "HOME": str(folder),
         "PYCOMPILER_CACHE_DIR": str(folder / "cache"), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **more,
@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--peer", action="store_true")
     parser.add_argument("--write", type=Path)
-    parser.add_argument("--show", action="store_true", help="what each command prints")
+    parser.add_argument("--show", action="store_true", help="show the output of each command")
     options = parser.parse_args()
     bad = 0
     for row in TABLE:

@@ -15,20 +15,23 @@ from pycompiler import background, regions
 from pycompiler.autograd import compile as autograd
 from pycompiler.autograd import runtime
 from pycompiler.autograd.decompositions import default_decompositions
-from pycompiler.capture import frame, replays
+from pycompiler.capture.interpreter import frame
+from pycompiler.capture.recipe import effect_replay
 from pycompiler.codegen import cpp
-from pycompiler.ir import effects, fake, loops, plan, propagate
+from pycompiler.ir import loops, plan
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.source import local
 from pycompiler.lowering import LOWERINGS
 from pycompiler.lowering.elementwise import Kind, elementwise
+from pycompiler.operators import operator_effects, propagate
 from pycompiler.pipeline import compiler
 from pycompiler.runtime import build, plan_builder
 from pycompiler.scheduling import fuse, memory, stores
+from pycompiler.torch_compat import fake_mode
 from tests.faults.patch import Patch
 
 aten = torch.ops.aten
-schedule = sys.modules["pycompiler.scheduling.schedule"]  # the name is a function's
+schedule = sys.modules["pycompiler.scheduling.schedule"]  # the package has a function of this name
 
 
 # lowering and decompositions -------------------------------------------------------------------------------------------
@@ -108,7 +111,7 @@ def wrong_order_of_stores(patch: Patch) -> None:
     def always(steps: Any, copies: Any, begins: Any, buffers: Any) -> dict[str, str]:
         return {value: stores.target_of(copy) for value, copy in copies.items()}
 
-    patch.setattr(schedule, "in_place", always)
+    patch.setattr(schedule, "stored_in_place", always)
 
 
 def wrong_stride(patch: Patch) -> None:
@@ -148,7 +151,7 @@ def hang_in_a_kernel(patch: Patch) -> None:
     _generated(patch, lambda text: 'extern "C" int pause();\n' + text.replace("return error;", "for (;;) pause();"))
 
 
-# what is kept -----------------------------------------------------------------------------------------------------------
+# stored state -------------------------------------------------------------------------------------------------------
 def wrong_cache_entry(patch: Patch) -> None:
     """kernels of a sine and of a cosine have one key in the disk cache"""
     key = build.cache_key
@@ -203,13 +206,13 @@ def wrong_random_stream(patch: Patch) -> None:
 
 # fakes ------------------------------------------------------------------------------------------------------------------
 def _faked(patch: Patch, wanted: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    short = fake.short_path
+    short = fake_mode.short_path
 
     def path(mode: Any, op: Any, args: Any, kwargs: Any) -> Any:
         made = short(mode, op, args, kwargs)
         return propagate.wrapped(mode, change(made.plain), made.fake_device) if op is wanted else made
 
-    patch.setattr(fake, "short_path", path)
+    patch.setattr(fake_mode, "short_path", path)
 
 
 def wrong_dtype_of_a_fake(patch: Patch) -> None:
@@ -220,8 +223,8 @@ def wrong_dtype_of_a_fake(patch: Patch) -> None:
 # capture ----------------------------------------------------------------------------------------------------------------
 def missed_effect(patch: Patch) -> None:
     """calls of a custom operator that returns nothing are taken for pure"""
-    patch.setattr(effects, "noted", lambda op: (False, False, False))
-    patch.setattr(effects, "stays", lambda op: False)
+    patch.setattr(operator_effects, "effect_flags", lambda op: (False, False, False))
+    patch.setattr(operator_effects, "must_run", lambda op: False)
 
 
 def wrong_resume(patch: Patch) -> None:
@@ -237,14 +240,14 @@ def wrong_resume(patch: Patch) -> None:
 
 def wrong_effect_order(patch: Patch) -> None:
     """what a frame does besides its graph is done in the wrong order"""
-    replay = replays.replay_effects
+    replay = effect_replay.replay_effects
 
     def reversed_(head: Any) -> Any:
         head.cx.effects.journal.reverse()
         return replay(head)
 
     patch.setattr(frame, "replay_effects", reversed_)
-    patch.setattr(replays, "replay_effects", reversed_)
+    patch.setattr(effect_replay, "replay_effects", reversed_)
 
 
 # guards -----------------------------------------------------------------------------------------------------------------
@@ -290,7 +293,7 @@ def wrong_exception(patch: Patch) -> None:
     patch.setitem(plan.KERNEL_ERRORS, key, (IndexError, "index {size} is out of bounds"))
 
 
-# around -----------------------------------------------------------------------------------------------------------------
+# threads and time ---------------------------------------------------------------------------------------------------
 def deadlock_of_a_worker(patch: Patch) -> None:
     """the worker that compiles in the background never comes back"""
     submit = background.submit

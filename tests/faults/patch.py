@@ -1,4 +1,5 @@
-"""How faults are put in: those of a side are functions of a `Patch`, which for a whole process need not be taken back."""
+"""Insertion of faults: the faults of each side are functions of a `Patch`; in a process of its own a fault is never
+removed."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Patch(Protocol):
-    """What `pytest.MonkeyPatch` has of it."""
+    """The used part of `pytest.MonkeyPatch`."""
 
     def setattr(self, target: Any, name: str, value: Any) -> None: ...
     def setitem(self, dic: Any, name: Any, value: Any) -> None: ...
@@ -22,7 +23,7 @@ class Forever:
 
 
 def put_in(side: str, name: str) -> None:
-    """The fault `name` of a side, where it has that one."""
+    """Insert the fault `name` of a side, if the side has it."""
     fault = getattr(importlib.import_module(side), name, None)
     if fault is not None:
         fault(Forever())

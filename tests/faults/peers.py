@@ -1,4 +1,4 @@
-"""What torch's tools say of the same fault: the commands that its documents name, run one after the other."""
+"""Reports of torch's tools on the same fault: their documented commands, run one after the other."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ BACKEND = """backend=__import__("os").environ.get("TORCH_COMPILE_BACKEND", "indu
 LIMIT = 300.0  # seconds of each command
 CALLED = re.compile(r"torch\.ops\.([\w.]+)\(|torch\.([\w.]+)\(")
 
-# What is worth quoting, the first that is found.
+# Patterns of lines worth quoting; the first match counts.
 KEYS = (r"- 0/0: (.*)", r"GuardManager: source=L\['table'\].*?(type=<class 'dict'>)", r"^(Scheduler\.__init__ .*)$", r"^(\w+(?:\.\w+)*Error.*)$",
         r"Reason: (.*)", r"^(W\d+ .*)$")  # fmt: skip
 
-# Where the compiler's interface differs, the program for the peer.
+# Programs for torch.compile where its interface differs.
 PROGRAMS = {
     "wrong_stride": """
 import torch
@@ -51,7 +51,7 @@ def theirs(row: Row, folder: Path) -> dict[str, Any]:
     if row.no_peer:
         return {"reason": row.no_peer}
     text = PROGRAMS.get(row.name) or row.text.replace("torch, pycompiler", "torch").replace("pycompiler.", "torch.")
-    if row.peer == SEARCH:  # which asks for this
+    if row.peer == SEARCH:  # the bisector requires this backend
         text = text.replace("torch.compile(", f"torch.compile({BACKEND}, ").replace(
             "@torch.compile\n", f"@torch.compile({BACKEND})\n"
         )
@@ -73,14 +73,14 @@ def theirs(row: Row, folder: Path) -> dict[str, Any]:
 
 
 def caches(row: Row, folder: Path) -> dict[str, str]:
-    """Kernels are kept between rows, as on a machine that is in use (its precompiled headers alone take long); graphs, which
-    the fault is in, are not."""
+    """Cache folders: kernels stay between rows, as on a machine in use (the precompiled headers alone take long);
+    cached graphs, which contain the fault, do not."""
     if row.name in ("wrong_cache_entry", "damaged_artefact"):
         return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "peer")}
     kept = Path(tempfile.gettempdir()) / f"faults-peer-{os.getuid()}"
     shutil.rmtree(
         kept / "bisect", ignore_errors=True
-    )  # of a bisector that was ended: it would go on leaving things out
+    )  # remove the state of an interrupted bisector: it would still leave parts out
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(kept),
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
@@ -89,7 +89,7 @@ def caches(row: Row, folder: Path) -> dict[str, str]:
 
 
 def unnoticed(said: str) -> str:
-    """Why its minifier left no program."""
+    """The reason why torch's minifier left no program."""
     if "no launcher" not in said:
         return "the launcher finds nothing"
     if "Skipping this graph" in said:
@@ -100,7 +100,7 @@ def unnoticed(said: str) -> str:
 
 
 def outcome(row: Row, said: str, folder: Path, used: float) -> str:
-    """One line: what is named."""
+    """One line: the part that is named."""
     line = next((part for part in row.lines if part in said), None)
     where = f"the line `{line}`" if line else "no line of the program"
     if "exit status None" in said:

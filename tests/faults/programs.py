@@ -1,4 +1,4 @@
-"""Programs in which faults show.  `pycompiler` is the compiler; for the peer's tools the name becomes `torch`."""
+"""Programs in which faults show. `pycompiler` is the compiler; for torch's tools the name becomes `torch`."""
 
 OPERATORS = """
 import torch, pycompiler
@@ -345,7 +345,7 @@ with open("program.artefact", "r+b") as file:
 pycompiler.load("program.artefact", program, trust=True)
 """
 
-# A backend of the program's own that changes the graph that it is given, and is wrong for the second one.
+# A backend of the program's own that changes its graph, and is wrong for the second one.
 OWN_BACKEND = """
 import torch
 import pycompiler

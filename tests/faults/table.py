@@ -1,4 +1,4 @@
-"""The table: a fault, a program in which it shows, the one command, and what the command says of it."""
+"""The table of faults: fault, program in which it shows, the one command, and parts of the command's output."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RUN = "python program.py"
 
 @dataclass(frozen=True)
 class Row:
-    name: str  # of a function in `ours` that puts it in; faults of programs have none
+    name: str  # of a function in `ours` that inserts it; faults of programs have none
     program: str  # of `programs`
     symptom: str
-    says: tuple[str, ...]  # each is in what the command prints, or in the file `page.json`
+    says: tuple[str, ...]  # each occurs in the command's output, or in the file `page.json`
     command: str = BISECT
     doc: str = ""
     peer: str = ""  # the commands for torch's tools; see `theirs`
-    no_peer: str = ""  # why there are none
+    no_peer: str = ""  # the reason why there are none
 
     @property
     def text(self) -> str:
@@ -38,7 +38,7 @@ class Row:
         return self.doc or getattr(ours, self.name).__doc__
 
 
-# torch's tools: what its documents name for such a symptom.
+# torch's tools: the documented commands for such a symptom.
 AOT = "TORCHDYNAMO_REPRO_AFTER=aot TORCHDYNAMO_REPRO_LEVEL={} python program.py; python minifier_launcher.py"
 VALUES, ERRORS = AOT.format(4), AOT.format(2)
 DYNAMO = "TORCHDYNAMO_REPRO_AFTER=dynamo TORCHDYNAMO_REPRO_LEVEL=4 python program.py; python minifier_launcher.py"
@@ -61,7 +61,7 @@ TABLE = (
     Row("wrong_decomposition", "OPERATORS", WRONG,
         ("decomposition: 1 of 1: aten.silu.default", "program.py:8 in program)"), peer=DYNAMO),
     Row("wrong_gradient_rule", "GRADIENT", WRONG, ("aten.sigmoid_backward.default (for the gradient of ", "program.py:5 in program)"), peer=DYNAMO),
-    Row("bad_partition", "GRADIENT", WRONG, ("partition: right with config.partition = 'save_all'",), peer=DYNAMO),
+    Row("bad_partition", "GRADIENT", WRONG, ("partition: the program is right with config.partition = 'save_all'",), peer=DYNAMO),
     Row("wrong_alias", "VIEW", "an AssertionError", ("layer: aot_eager", "captured graph: 1 of 1", "program.py:5 in program"), peer=DYNAMO),
     Row("wrong_random_stream", "DROPS", WRONG, ("decomposition: 1 of 2: aten.bernoulli.p", "program.py:5 in program)"),
         no_peer="its random numbers are its own, not those of eager: a wrong stream is no fault that it could see"),
@@ -74,8 +74,8 @@ TABLE = (
     Row("crash_in_a_kernel", "OPERATORS", "the process ends", ("it crashes with SIGILL", "operator: 4 of ", ": z = z + x.sin()"), peer=VALUES),
     Row("hang_in_a_kernel", "ONE", "it hangs", ("it hangs", "operator: 1 of 1: sin", ": return x.sin())"),
         command="python -m pycompiler bisect --limit 20 program.py", peer=VALUES),
-    Row("wrong_cache_entry", "TWO", WRONG, ("cache: 2 of 2: ", "right where the kernels are built anew"), peer=VALUES),
-    Row("wrong_region_sharing", "ALIKE", WRONG, ("region: 1 of 1: ", "program.py:4 in <lambda>", "right where the graph is compiled for itself"),
+    Row("wrong_cache_entry", "TWO", WRONG, ("cache: 2 of 2: ", "right when the kernels are built again"), peer=VALUES),
+    Row("wrong_region_sharing", "ALIKE", WRONG, ("region: 1 of 1: ", "program.py:4 in <lambda>", "right when the graph is compiled separately"),
         no_peer="torch compiles each frame for itself"),
     Row("deadlock_of_a_worker", "WORKER", "it hangs", ("it hangs", "background: 1 of 1: program (program.py:3)"),
         command="python -m pycompiler bisect --limit 20 program.py", no_peer="torch has no compile in the background that a call need not wait for"),
@@ -88,11 +88,11 @@ TABLE = (
     Row("wrong_exception", "ERROR", "an AssertionError", ("layer: native", "aten.index.Tensor", ": return table[at] + 1"),
         no_peer="without any fault it raises a RuntimeError where eager raises an IndexError"),
     Row("weak_guard", "NUMBERS", "an AssertionError",
-        ("guards: right when every call is compiled anew", "guards of program (program.py:3)"), peer=SEARCH),
+        ("guards: the program is right when every call is compiled again", "guards of program (program.py:3)"), peer=SEARCH),
     Row("stale_global", "GLOBALS", "an AssertionError",
-        ("guards: right when every call is compiled anew", "guards of program (program.py:12)"), peer=SEARCH),
+        ("guards: the program is right when every call is compiled again", "guards of program (program.py:12)"), peer=SEARCH),
     Row("wrong_symbolic_guard", "SIZES", "an AssertionError",
-        ("guards: right when every call is compiled anew", "guards of program (program.py:3)"), peer=SEARCH),
+        ("guards: the program is right when every call is compiled again", "guards of program (program.py:3)"), peer=SEARCH),
     Row("strict_guard", "CALLS", SLOW, ("L['x'] is the Tensor seen at compile time", "another Tensor", "def program(x):"),
         command=REPORT, peer=logs("recompiles")),
     Row("slow_pass", "ONE", SLOW, ("s of compiles are the phase scheduling's", "compile.prof names the functions"), command=REPORT, peer="""python -c "import runpy, torch; runpy.run_path('program.py'); print(torch._dynamo.utils.compile_times())" """.strip()),

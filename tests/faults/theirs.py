@@ -1,4 +1,5 @@
-"""The faults of `ours`, as near as they come, in torch's compiler; only the children of `python -m tests.faults --peer` import this."""
+"""The closest equivalents of the faults of `ours` in torch's compiler; only children of `python -m tests.faults
+--peer` import this."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Mutation fuzzer of guards: programs, what they read, and ways to change it; see `core.py`."""
+"""Mutation fuzzer of guards: programs, the state that they read, and mutations of that state; see `core.py`."""

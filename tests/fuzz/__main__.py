@@ -1,7 +1,7 @@
 """The longer run: `python -m tests.fuzz --seconds 600 --seed 1` (from the repository's root).
 
 Walks over all families, round after round with new seeds, until the time is over; prints a table of guard kinds.
-A family that fails is shown with the call that repeats it (its walk reduced), counted, and left out of later rounds.
+A family that fails is printed with the call that repeats its reduced walk, counted, and left out of later rounds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pycompiler import config
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long to walk")
-    parser.add_argument("--seed", type=int, default=1, help="of the first round; each round takes a thousand")
-    parser.add_argument("--turns", type=int, default=500, help="of a walk")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit in seconds")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first round; each round uses a thousand seeds")
+    parser.add_argument("--turns", type=int, default=500, help="turns of a walk")
     parser.add_argument("--only", default="", help="families whose names contain this")
     chosen = parser.parse_args()
     torch.set_num_threads(1)

@@ -2,9 +2,9 @@
 
     python -m tests.fuzz.arrays --seed 1 --count 500 [--backend native]
 
-In: a seed.  Out: nothing, or the program and the call where it differs from eager: in values, dtypes, shapes, kinds, which
-results are one object, which share memory, what it does to its arguments, the class and the text of an error.  It is called
-again with other dtypes, shapes and numbers.
+In: a seed.  Out: nothing, or the program and the call that differs from eager: in values, dtypes, shapes, kinds, identity
+or shared memory of results, writes to arguments, or the class and text of an error.  Each program is called again with
+other dtypes, shapes and numbers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ WRITES = (
 
 
 class Program:
-    """Its statements: `x` is a tensor, `a` and `b` arrays, `p` and `q` numbers, `i` an index."""
+    """The statements of a program: `x` is a tensor, `a` and `b` are arrays, `p` and `q` numbers, `i` an index."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -95,7 +95,7 @@ class Program:
         return text
 
     def statement(self, name: str) -> None:
-        """One more, that mostly gives something in some call."""
+        """One more statement; most statements give a result in some call."""
         kind = self.random.choice("naaat ww")
         for _ in range(6):
             self.body.append(f"{name} = {self.expression(kind)}" if kind in self.names else self.write(kind))
@@ -134,7 +134,7 @@ class Program:
 
 
 def told(value: Any, seen: dict[int, Any]) -> Any:
-    """What a program can see of a result; `seen` keeps what has an identity."""
+    """All that a program can observe of a result; `seen` holds the objects that have an identity."""
     if isinstance(value, (np.ndarray, torch.Tensor)):
         if id(value) in seen:
             return "same", [*seen].index(id(value))
@@ -184,7 +184,7 @@ def is_result(found: Any) -> bool:
 
 
 def run(seed: int, backend: str = "eager") -> bool:
-    """Whether any call of the program gave a result; AssertionError where it differs from eager."""
+    """Whether any call of the program gave a result; AssertionError if a call differs from eager."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = Program(seed)

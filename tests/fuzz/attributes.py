@@ -23,7 +23,7 @@ class Number(enum.IntEnum):
 
 
 def thing(**attributes: Any) -> Any:
-    """An instance of a fresh class, which knobs may change."""
+    """An instance of a new class; knobs may change the class."""
     return make_class()(**attributes)
 
 
@@ -326,7 +326,7 @@ def staticmethods_and_classmethods(rng: random.Random) -> Scene:
 
 @family("type_is")
 def method_objects(rng: random.Random) -> Scene:
-    """A function, a bound method of it and others: they share code, globals, defaults."""
+    """A function, a bound method of it and other callables that share its code, globals and defaults."""
 
     def f(a: Any = 1, b: Any = 2) -> Any:
         return a, b
@@ -403,7 +403,7 @@ def class_gains(rng: random.Random) -> Scene:
 
 @family("class_absent")
 def shadowed_class_attribute(rng: random.Random) -> Scene:
-    """The instance has the attribute, and so has the class: it must stay no data descriptor."""
+    """The instance has the attribute, and so has the class: the class attribute must not become a data descriptor."""
     cls = make_class()
     t = cls(level=30)
 
@@ -517,7 +517,7 @@ def constructors(rng: random.Random) -> Scene:
 
 @family("class_absent")
 def dunder_deletion(rng: random.Random) -> Scene:
-    """Operators of a class that come and go."""
+    """Operator methods of a class that are added and deleted."""
     cls = make_class()
     cls.__add__ = lambda self, o: 5
     first = cls.__add__

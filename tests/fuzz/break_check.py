@@ -1,8 +1,8 @@
-"""One program of the break fuzzer, eager and compiled: everything that can be observed must agree.
+"""One program of the break fuzzer, eager and compiled: all observable behaviour must agree.
 
-In: a program's text. Out: None, or what differs. Compared are the result, or the exception with its text, its line and
-the classes of its chain; the log of what happened, the arguments afterwards, `sys.exc_info()`, and, with the garbage
-collector off, whether what was passed dies with the call.
+In: the source of a program. Out: None, or the difference. Compared are the result, or the exception with its
+message, its line and the classes of its chain; the log, the arguments after the call and `sys.exc_info()`. The
+garbage collector is off, so the comparison includes whether the arguments die with the call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CALLS = ((2, True), (2, True), (0, False), (3, True))
 
 
 def load(text: str, name: str) -> Callable[..., Any]:
-    """The function `program` that a text defines."""
+    """The function `program` that the source defines."""
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     namespace = dict(NAMESPACE, __name__="fuzzed")
     exec(compile(text, name, "exec"), namespace)
@@ -53,7 +53,7 @@ def shown(value: Any) -> Any:
 
 
 def chain(error: BaseException | None, depth: int = 0) -> Any:
-    """Classes and texts of an exception and all that it came from."""
+    """Classes and messages of an exception and of its whole chain of causes and contexts."""
     if error is None or depth > 6:
         return None
     context = (chain(error.__cause__, depth + 1), chain(error.__context__, depth + 1), error.__suppress_context__)
@@ -61,7 +61,7 @@ def chain(error: BaseException | None, depth: int = 0) -> Any:
 
 
 def lines_of(error: BaseException, name: str) -> tuple[int | None, int | None]:
-    """The outermost line of the program's text that the traceback names, and the innermost line of the user's files."""
+    """The outermost line of the program in the traceback, and the innermost line in the user's files."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame.lineno for frame in frames if frame.filename == name]
     users = [frame.lineno for frame in frames if frame.filename in (name, break_world.__file__)]
@@ -69,11 +69,11 @@ def lines_of(error: BaseException, name: str) -> tuple[int | None, int | None]:
 
 
 class Sentinel(list):  # type: ignore[type-arg]
-    """A list that can be watched."""
+    """A list that a weak reference can point to."""
 
 
 def call(fn: Callable[..., Any], n: int, flag: bool, name: str) -> dict[str, Any]:
-    """What one call does."""
+    """All observable effects of one call, by name."""
     items, table, box, log = Sentinel([3, 1]), {"a": 1, "b": 2}, Box(3, "b"), []  # type: ignore[var-annotated]
     x = torch.arange(3.0) - 1
     watched = [weakref.ref(x), weakref.ref(box), weakref.ref(items)]
@@ -82,7 +82,8 @@ def call(fn: Callable[..., Any], n: int, flag: bool, name: str) -> dict[str, Any
         seen["result"] = shown(fn(x, n, flag, items, table, box, log))
     except Exception as error:
         seen["error"] = chain(error)
-        # 3.11, once warm, has the line of the store before for a load that finds nothing (STORE_FAST__LOAD_FAST)
+        # Quirk of CPython 3.11: a specialised load of an unbound local (STORE_FAST__LOAD_FAST) reports the line of
+        # the store before it.
         if sys.version_info >= (3, 12) or not isinstance(error, UnboundLocalError):
             seen["line"] = lines_of(error, name)
     seen["handled"] = sys.exc_info()
@@ -95,7 +96,7 @@ def call(fn: Callable[..., Any], n: int, flag: bool, name: str) -> dict[str, Any
 
 
 def difference(text: str, backend: str = "eager", name: str = "<fuzzed program>") -> str | None:
-    """What the compiled program does otherwise than the eager one, or None."""
+    """The first difference between the compiled program and eager, or None."""
     program = load(text, name)
     collecting = gc.isenabled()
     gc.disable()
@@ -119,7 +120,7 @@ def difference(text: str, backend: str = "eager", name: str = "<fuzzed program>"
 
 
 def same(a: Any, b: Any, backend: str) -> bool:
-    """Equality; of numbers within rounding where kernels compute them."""
+    """Equality; numbers may differ by rounding where kernels compute them."""
     if isinstance(a, float) and isinstance(b, float):
         return a == b or a != a and b != b or backend == "native" and abs(a - b) <= 1e-4 * (1 + abs(a))
     if isinstance(a, (tuple, list)) and type(a) is type(b) and len(a) == len(b):
@@ -129,7 +130,8 @@ def same(a: Any, b: Any, backend: str) -> bool:
 
 # reduction --------------------------------------------------------------------------------------------------------
 def smaller(block: Block) -> list[Block]:
-    """The programs made from this one by one cut: a statement gone, a clause gone, or a statement replaced by a block."""
+    """The programs that one cut makes of this one: a statement or a clause removed, or a statement replaced by its
+    block."""
     made: list[Block] = []
     for position, node in enumerate(block):
         before, after = block[:position], block[position + 1 :]
@@ -146,7 +148,7 @@ def smaller(block: Block) -> list[Block]:
 
 
 def reduced(program: Block, fails: Callable[[str], bool], tries: int = 400) -> Block:
-    """A program of which no single cut fails any more (or `tries` are used up)."""
+    """A program that no single cut can make smaller without losing the failure (or the result after `tries`)."""
     progress = True
     while progress and tries > 0:
         progress = False

@@ -1,6 +1,6 @@
 """Random programs for the break fuzzer, as trees that a reducer can cut and as source text.
 
-In: a seed. Out: a `Program`: a block of statements, some of which hold blocks; `source()` prints it. Every program
+In: a seed.  Out: a `Program`: a block of statements, some with nested blocks; `source()` prints it.  Every program
 defines `program(x, n, flag, items, table, box, log)`.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Node:
-    """A statement: clauses of a header and, for a compound one, the block below it."""
+    """A statement: clauses, each a header and, in a compound statement, the block below it."""
 
     clauses: list[tuple[str, list[Node] | None]]
 
@@ -32,7 +32,7 @@ Block = list[Node]
 
 
 def source(program: Block) -> str:
-    """The text of a program."""
+    """The source text of a program."""
     return "\n".join(line for node in program for line in node.lines(0)) + "\n"
 
 
@@ -45,13 +45,13 @@ ERRORS = ("ValueError", "KeyError", "Custom", "TypeError", "ZeroDivisionError", 
 
 @dataclass
 class Scope:
-    """What statements at one place may name and do."""
+    """The names that statements at one place may use, and the actions allowed there."""
 
     ints: set[str]
     tensors: set[str]
     lists: set[str]
     maybe: set[str] = field(default_factory=set)
-    """Integers that are bound on some ways only."""
+    """Integers that are bound on some paths only."""
     cells: tuple[str, ...] = ()
     """Integers of the enclosing functions, for `nonlocal`."""
     loop: bool = False
@@ -67,7 +67,7 @@ class Scope:
         return made
 
     def leave(self, inner: Scope) -> None:
-        """After a block that may have run, or half of it."""
+        """Leave a block that ran in full, in part, or not at all."""
         self.maybe |= (inner.ints | inner.maybe) - self.ints
         self.ints &= inner.ints
         self.maybe -= self.ints
@@ -410,7 +410,8 @@ COMPOUND: list[tuple[int, Make]] = [
 
 
 def generate(seed: int) -> Block:
-    """The program of a seed: the first one that compiles (an assignment expression may stand where it must not)."""
+    """The program of a seed: the first attempt that compiles (an assignment expression may be drawn where Python
+    forbids it)."""
     for attempt in range(100):
         made = Generator(100 * seed + attempt).program()
         with contextlib.suppress(SyntaxError):

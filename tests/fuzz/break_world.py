@@ -1,6 +1,7 @@
-"""What the programs of the break fuzzer call: context managers, functions and generators, with breaks and without.
+"""Callees of the programs of the break fuzzer: context managers, functions and generators, with and without graph
+breaks.
 
-Everything that happens is noted in the `log` that each is given. `NAMESPACE` is what the programs see as globals.
+Every event is noted in the `log` that each callee receives.  `NAMESPACE` holds the globals of the programs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pycompiler
 
 
 class Custom(ValueError):
-    """An exception of the program's own, with a state."""
+    """An exception of the program's own, with state."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -25,7 +26,7 @@ class Custom(ValueError):
 
 
 class Manager:
-    """A context manager that notes what happens, and breaks, raises or swallows where it is told to."""
+    """A context manager that notes events; its arguments make it break the graph, raise, or swallow an exception."""
 
     def __init__(self, log: list[Any], name: str, swallow: bool = False, breaks: str = "", fails: str = "") -> None:
         self.log, self.name, self.swallow, self.breaks, self.fails = log, name, swallow, breaks, fails
@@ -48,7 +49,7 @@ class Manager:
 
 
 class Box:
-    """An object with attributes, a method, and a place in patterns."""
+    """An object with attributes and a method, usable in patterns."""
 
     __match_args__ = ("size", "label")
 

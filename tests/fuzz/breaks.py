@@ -17,7 +17,7 @@ from fuzz import forks
 
 
 class Breaks:
-    """The programs of the break fuzzer, as `forks` wants them."""
+    """The programs of the break fuzzer, in the form of `forks.Subject`."""
 
     def text(self, seed: int) -> str:
         from fuzz.break_programs import generate, source

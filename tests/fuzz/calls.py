@@ -1,8 +1,8 @@
-"""Calls of what capture handles or folds, and what syntax asks for, with arguments of any kind and number, compared with eager.
+"""Calls of functions that capture handles or folds, and of special methods, with arguments of any kind, compared with eager.
 
-A call stands in a `try`, as programs write it: its result, its error, or what it made of its arguments is what is compared. Each
-function is compiled once and called three times: then with one argument of another kind, and as at first.
-``python -m tests.fuzz.calls --count 5000 --seed 0`` prints the calls that end otherwise when they are compiled.
+A call is inside a `try`, as in programs. The result, the error and the changes of the arguments are compared. Each function is
+compiled once and called three times: first, then with one argument of another kind, then with the first arguments again.
+``python -m tests.fuzz.calls --count 5000 --seed 0`` prints the calls whose compiled result differs.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from typing import Any
 import torch
 
 import pycompiler
-from pycompiler.capture import calls
+from pycompiler.capture.interpreter import calls
 
-# Names (as `name_of` gives them) of functions that are not called, each for one reason.
+# Names (as `name_of` gives them) of functions that are not called, with a reason for each group.
 LEFT_OUT = frozenset((
-    # wait for a user, show something, or end the process
+    # they wait for a user, print, or end the process
     "builtins..breakpoint", "builtins..input", "builtins..print", "io..open",
-    "torch._C.._get_function_stack_at",  # of -1 it reads what no memory is
-    # run or read what no argument here stands for
+    "torch._C.._get_function_stack_at",  # with -1 it reads memory that does not exist
+    # they compile or run code, or read namespaces, for which no argument here stands
     "builtins..compile", "builtins..eval", "builtins..exec", "builtins..globals", "builtins..locals",
-    # give something else each time
+    # they return another value each time
     "builtins..id", ".Random.Random.random", ".datetime.datetime.now", ".time.time.strftime",
     *(f"time..{name}" for name in (
         "ctime", "gmtime", "localtime", "strftime", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time",
         "process_time_ns", "thread_time", "thread_time_ns", "time", "time_ns",
     )),
-    # memory that nothing was written to
+    # they return uninitialised memory
     *(f"torch..{kind}Tensor" for kind in (
         "", "BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short",
     )),
-    # an integer rounded to 2**63 places computes that power of ten
+    # rounding an integer to 2**63 places computes that power of ten
     "builtins..round", ".int.int.__round__",
-    # true in compiled code, as torch documents
+    # these are true in compiled code, as torch documents
     "torch._utils..is_compiling", "torch.compiler..is_compiling", "torch.compiler..is_dynamo_compiling",
-    # give a function of ours, in whose calls the graph may break
+    # they return functions in whose calls the graph may break
     "operator..methodcaller", "_functools..cmp_to_key",
-    # change a class that is given
+    # they change the class that they receive
     "copyreg.._slotnames", "dataclasses..dataclass",
-    # change the state of the process or of the thread
+    # they change the state of the process or of the thread
     "_warnings..warn", "warnings..filterwarnings", "warnings..resetwarnings", "warnings..simplefilter",
     "warnings..catch_warnings.__enter__", "warnings..catch_warnings.__exit__",
     ".Generator.Generator.manual_seed", "torch.random..manual_seed", ".device.device.__enter__", ".device.device.__exit__",
@@ -73,11 +73,11 @@ LEFT_OUT = frozenset((
     *(f"torch._C._nvtx..pybind11.{name}" for name in ("markA", "rangePop", "rangePushA")),
     "torch.autograd.grad_mode..inference_mode.__enter__", "torch.autograd.grad_mode..inference_mode.__exit__",
 ))  # fmt: skip
-PYBIND11 = re.compile(r"pybind11_detail_function_record_\w+")  # the class of its functions, which names the compiler
+PYBIND11 = re.compile(r"pybind11_detail_function_record_\w+")  # pybind11's class of functions; it names the compiler
 
 
 class Program:
-    """A class of the program's."""
+    """A class of the program."""
 
     def __init__(self, n: int = 3) -> None:
         self.n = n
@@ -105,7 +105,7 @@ class Program:
 
 
 def _methods(base: type, **more: Any) -> type:
-    """A class derived from `base` that says itself what it is as a number, a text, an operand."""
+    """A class derived from `base` that defines its own conversions to numbers and strings, and its own operators."""
     own = {
         "__float__": lambda s: 2.5, "__index__": lambda s: 1, "__int__": lambda s: 7, "__complex__": lambda s: 2 + 1j,
         "__trunc__": lambda s: 9, "__floor__": lambda s: 8, "__round__": lambda s, n=None: ("r", n), "__gt__": lambda s, o: "gt",
@@ -214,7 +214,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "asks": lambda: torch.ones(2, 2, requires_grad=True), "half": lambda: torch.tensor([1.5, 3.0], dtype=torch.bfloat16),
     **{cls.__name__: cls for cls in OWN},
 }  # fmt: skip
-# What syntax asks of values: a, b and c are the arguments; `r` is what is compared.
+# Statements of Python's syntax over the arguments a, b and c; the value of `r` is compared.
 SYNTAX = (
     *(f"r = a {op} b" for op in ("+", "-", "*", "/", "//", "%", "**", "@", "<<", ">>", "&", "|", "^", "<", "<=", ">", ">=", "==",
                                  "!=", "in", "not in", "and", "or")),
@@ -252,12 +252,14 @@ def name_of(fn: Any) -> str:
 
 
 def is_called(fn: Any) -> bool:
-    """Whether `fn` is compared: a function of Python's or torch's that is not left out.  Functions of ours are none of a program's."""
+    """Whether calls of `fn` are compared: it belongs to Python or torch and is not left out.  Functions of pycompiler
+    are excluded."""
     return name_of(fn) not in LEFT_OUT and (getattr(fn, "__module__", None) or "").partition(".")[0] != "pycompiler"
 
 
 def handled() -> list[Any]:
-    """What there is a handler for, and what Python has and is folded, but for what is left out, in an order that stays."""
+    """All functions with a handler and all functions of Python that capture folds, without those left out, in a stable
+    order."""
     found = [*calls.BUILTINS, *calls.CONSTRUCTORS]
     folded = [
         f for where in (builtins, math, operator) for f in vars(where).values() if type(f) is types.BuiltinFunctionType
@@ -269,7 +271,8 @@ def handled() -> list[Any]:
 
 
 def call_of(seed: int, functions: list[Any]) -> tuple[Any, list[list[str]], bool]:
-    """A function, the kinds of its arguments in each call, and whether there is one besides with a name that nothing takes."""
+    """A function, the kinds of its arguments in each call, and whether to add a keyword argument that no function
+    takes."""
     rng = random.Random(seed)
     if rng.random() < 0.5:
         fn, named = rng.choice(SYNTAX), False
@@ -288,7 +291,7 @@ def call_of(seed: int, functions: list[Any]) -> tuple[Any, list[list[str]], bool
 
 
 def statement(source: str) -> Callable[..., Any]:
-    """The function of a, b and c that runs the source and gives `r`."""
+    """The function of a, b and c that runs the source and returns `r`."""
     lines = ["def run(a, b, c):", *(f"    {line}" for line in source.splitlines()), "    return r"]
     name = f"<syntax {source}>"
     linecache.cache[name] = (len(source), None, [f"{line}\n" for line in lines], name)
@@ -301,7 +304,7 @@ def program(fn: Any, named: bool) -> Callable[[tuple[Any, ...], torch.Tensor], A
     fn = statement(fn) if isinstance(fn, str) else fn
 
     def call(args: tuple[Any, ...], x: torch.Tensor) -> Any:
-        y = x * 2  # a frame whose graph is empty runs as it is
+        y = x * 2  # without it the graph is empty, and such a frame runs uncompiled
         try:
             return y, fn(*args, bogus=1) if named else fn(*args)
         except Exception as e:
@@ -314,7 +317,7 @@ ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def seen(value: Any) -> Any:
-    """What is compared of a result or an argument."""
+    """The compared form of a result or an argument."""
     if isinstance(value, torch.Tensor):
         listed = repr(value.tolist()) if value.numel() < 50 and not value.is_meta else None
         return "tensor", value.dtype, tuple(value.shape), value.requires_grad, listed
@@ -333,12 +336,12 @@ def outcome(run: Callable[[tuple[Any, ...], torch.Tensor], Any], kinds: list[str
     args = tuple(MAKERS[kind]() for kind in kinds)
     try:
         return seen(run(args, torch.ones(2))), seen(args)
-    except Exception as e:  # which the call's own handler has not seen
+    except Exception as e:  # the handler around the call does not cover this part
         return "left the program", type(e).__name__, str(e)[:300]
 
 
 def difference(fn: Any, calls: list[list[str]], named: bool, backend: str = "eager") -> str | None:
-    """What a compiled call does otherwise; None where nothing is, or eager itself does not do the same twice."""
+    """The difference between a compiled call and eager; None if there is none, or if two eager calls differ."""
     run = program(fn, named)
     compiled = pycompiler.compile(run, backend=backend)
     for number, kinds in enumerate(calls):

@@ -280,7 +280,7 @@ def iterators(rng: random.Random) -> Scene:
     })  # fmt: skip
 
 
-# what is computed of several places ---------------------------------------------------------------------------------
+# values computed from several sources -------------------------------------------------------------------------------
 @family("equals")
 def open_keys(rng: random.Random) -> Scene:
     table: dict[Any, Any] = {"a": 1, "b": 2, 3: 4}

@@ -1,13 +1,14 @@
-"""What the fuzzer is made of: scenes, knobs, and the walk that turns knobs and compares with eager.
+"""Core of the guard fuzzer: scenes, knobs, and the walk that turns knobs and compares with eager.
 
-In: a `Scene`: a function, its arguments, and `Knob`s, each of which puts something that the function reads (or does not
-read) into one of several positions, behind whichever back.  The walk turns one knob after another; after each turn the
-function runs eagerly and compiled on the very same objects, and results, exceptions and effects must agree.
+In: a `Scene`: a function, its arguments, and `Knob`s. Each knob puts an object that the function reads (or ignores)
+into one of several positions, in various ways that bypass the usual stores. The walk turns one knob after another.
+After each turn the function runs eagerly and compiled on the same objects; results, exceptions and effects must
+agree.
 Out: a `Tally`: mutations, compiles, misses by guard kind; a `Stale` error names the walk that reproduces it.
 
-Three more things are checked at each turn.  A state that was met before compiles nothing (knobs that do not matter are
-no part of the state).  The native check of a recorded guard list says what `ir.guards.first_failure` says.  An entry fits
-the call that it was compiled for.
+Three more rules are checked at each turn. A state that occurred before compiles nothing (knobs that do not matter
+are no part of the state). The native check of a recorded guard list agrees with `ir.guards.first_failure`. An entry
+fits the call for which it was compiled.
 
 Example: `@family("equals")` over a function `(rng) -> Scene` registers a family of programs for that guard kind.
 """
@@ -30,16 +31,16 @@ from pycompiler.ir.guards import GUARD_KINDS, Guard, first_failure
 from pycompiler.ir.source import Scope
 
 ERRORS = (AttributeError, NameError, TypeError, KeyError, IndexError, ValueError, RuntimeError, ZeroDivisionError)
-LIMIT = 100  # entries of a scene before it starts afresh
-STEPS = 2000  # random turns of a scene
+LIMIT = 100  # entries of a scene before its compiled form starts afresh
+STEPS = 2000  # random turns in a scene
 
 
 @dataclass
 class Knob:
-    """`turn(i)` puts something into position `i` of `n`; position 0 is how the scene begins.
+    """`turn(i)` sets position `i` of `n`; position 0 is the initial state of the scene.
 
-    `matters`: the program may do something else in another position.  `fresh`: a turn makes new objects, so that the
-    guards may fail in a state met before.
+    `matters`: the program may behave differently in another position. `fresh`: a turn creates new objects, so that
+    guards may fail in a state that occurred before.
     """
 
     turn: Callable[[int], Any]
@@ -47,17 +48,17 @@ class Knob:
     matters: bool = True
     fresh: bool = False
     cell: tuple[Any, ...] | None = (
-        None  # knobs of one cell set the same thing: when one leaves its place, others are at 0
+        None  # knobs of one cell set the same state: when one leaves position 0, the others return to 0
     )
     at: int = 0
 
 
 @dataclass
 class Scene:
-    """A program with its knobs.  `args()` gives the arguments; `restore()` undoes what a run changed.
+    """A program with its knobs. `args()` gives the arguments; `restore()` undoes the changes of a run.
 
-    `effects()` gives what a run changed, to be compared.  `guards`: instead of compiling `fn`, this guard list is checked
-    natively and by its oracle.
+    `effects()` gives the changes of a run, for the comparison. `guards`: a guard list that is checked natively and
+    by its oracle; `fn` is then not compiled.
     """
 
     fn: Callable[..., Any]
@@ -84,7 +85,7 @@ FAMILIES: dict[str, Family] = {}
 
 
 def family(kind: str) -> Callable[[Maker], Maker]:
-    """Register a family of programs, named after its function, whose guards are foremost of `kind`."""
+    """Register a family of programs, named after its function, that exercises guards of `kind`."""
     if kind not in GUARD_KINDS:
         raise ValueError(f"unknown guard kind {kind!r}")
 
@@ -100,14 +101,14 @@ def family(kind: str) -> Callable[[Maker], Maker]:
 
 @dataclass
 class Tally:
-    """What walks did."""
+    """The counters of walks."""
 
     mutations: int = 0
     compiles: int = 0
     hits: int = 0
-    seen: set[str] = field(default_factory=set)  # kinds of the guards of entries
-    failed: Counter[str] = field(default_factory=Counter)  # kinds of guards that told a state from another
-    inert: set[str] = field(default_factory=set)  # knobs said to matter that never changed the outcome
+    seen: set[str] = field(default_factory=set)  # kinds of the guards in entries
+    failed: Counter[str] = field(default_factory=Counter)  # kinds of the guards that rejected a state
+    inert: set[str] = field(default_factory=set)  # knobs with `matters` that never changed the outcome
 
     def add(self, other: Tally) -> None:
         self.mutations += other.mutations
@@ -119,13 +120,13 @@ class Tally:
 
 
 class Stale(AssertionError):
-    """A compiled program did something else than eager, compiled needlessly, or an oracle disagrees."""
+    """A compiled program differs from eager, compiles needlessly, or an oracle disagrees."""
 
     needless = False
 
 
 class Walk:
-    """One scene, and the compiled form of its program."""
+    """A scene with the compiled form of its program."""
 
     def __init__(self, chosen: Family, seed: int) -> None:
         self.family = chosen
@@ -133,7 +134,7 @@ class Walk:
         self.tally = Tally()
         self.history: list[tuple[str, int]] = []
         self.scene = chosen.make(random.Random(seed))
-        self.compiles: Counter[tuple[tuple[str, int], ...]] = Counter()  # of each state
+        self.compiles: Counter[tuple[tuple[str, int], ...]] = Counter()  # per state
         self.known: set[tuple[tuple[str, int], ...]] = set()
         self.broken = 0
         self.trees: list[tuple[list[Guard], Any]] = []
@@ -144,7 +145,7 @@ class Walk:
             self.tally.seen = {g.kind for g in self.scene.guards}
 
     def start(self) -> None:
-        """A compiled form without entries."""
+        """Replace the compiled form by one without entries."""
         self.compiled = compile_recorded(self.scene.fn, self.scene.backend, dynamic=self.scene.dynamic)
         self.compiled.family.recompile_limit = 8 * LIMIT
         for member in self.compiled.family.members:
@@ -184,7 +185,7 @@ class Walk:
         return pycompiler.counters(self.compiled.fn)
 
     def check(self, rng: random.Random, *, may_compile: bool = False) -> None:
-        """The program agrees with eager in this state; `may_compile`: also in one met before."""
+        """Check that the program agrees with eager in this state; `may_compile` allows a compile in a known state."""
         if self.scene.guards is None:
             before = self.counters()
             if before["compiles"] >= LIMIT:
@@ -199,7 +200,8 @@ class Walk:
             self.tally.compiles += compiles
             self.tally.hits += after["hits"] - before["hits"]
             self.compiles[self.state()] += compiles
-            # An entry with a graph break fits more states than the one that it was made in: each leads to its resume functions.
+            # Rule: an entry with a graph break may serve further states, and each state may compile its resume
+            # functions.
             needless = compiles and self.state() in self.known and self.compiles[self.state()] > 4 * self.broken
             if needless and not may_compile:
                 raise self.fault(
@@ -222,7 +224,7 @@ class Walk:
 
     # guard lists ------------------------------------------------------------------------------------------------
     def remember(self) -> None:
-        """Makes a tree of its own of each new guard list of the program's own frame."""
+        """Builds a guard tree for each new guard list of the program's own frame."""
         names = names_of(self.scene.fn)
         for record in self.compiled.records:
             self.tally.seen |= {g.kind for g in record.guards}
@@ -232,7 +234,7 @@ class Walk:
         self.compiled.records.clear()
 
     def verdicts(self, rng: random.Random) -> list[int | None]:
-        """What the native check finds, compared with its oracle for one of the lists."""
+        """The verdict of the native check for each guard list; at times one verdict is compared with the oracle."""
         if not self.trees:
             return []
         scope = self.scope()
@@ -272,7 +274,8 @@ class Walk:
 
     # walks ----------------------------------------------------------------------------------------------------
     def prove_knobs(self, rng: random.Random) -> None:
-        """Each knob alone: those that matter change the outcome, and eager is followed there and back."""
+        """Turn each knob alone, there and back: the results agree with eager, and each knob that matters changes the
+        outcome."""
         self.check(rng)
         base = self.outcome(self.scene.fn) if self.scene.guards is None else None
         for name, knob in self.scene.knobs.items():
@@ -294,7 +297,7 @@ class Walk:
         return True
 
     def run(self, rng: random.Random, steps: int) -> None:
-        """Random turns: mostly one knob away from the beginning, at times several at once."""
+        """Random turns: usually one knob is away from position 0, at times several."""
         knobs = self.scene.knobs
         names = list(knobs)
         last = self.tally.mutations + steps
@@ -308,14 +311,14 @@ class Walk:
                 position = rng.randrange(knobs[name].n)
             self.turn(name, position)
             fresh = any(k.fresh for k in knobs.values())
-            if rng.random() < 0.9:  # at times several turns without a call between them
+            if rng.random() < 0.9:  # at times several turns pass without a call
                 self.check(rng, may_compile=fresh)
             if rng.random() < 0.1:
                 self.check(rng, may_compile=fresh)
         self.finish()
 
     def replay(self, history: list[tuple[str, int]]) -> None:
-        """The same turns again, a check after each: raises what they raise."""
+        """Repeat the same turns, with a check after each; the errors of the checks propagate."""
         rng = random.Random(0)
         self.check(rng)
         for name, position in history:
@@ -323,7 +326,7 @@ class Walk:
             self.check(rng, may_compile=any(k.fresh for k in self.scene.knobs.values()))
 
     def finish(self) -> None:
-        """All knobs back, global state above all."""
+        """Return all knobs to position 0; this restores global state."""
         for knob in self.scene.knobs.values():
             if knob.at:
                 knob.turn(0)
@@ -344,7 +347,7 @@ def names_of(fn: Any) -> tuple[str, ...]:
 
 
 def walk(chosen: Family, seed: int, mutations: int) -> Tally:
-    """At least `mutations` turns over scenes made from `seed` on; every knob of every scene is proved first."""
+    """Makes at least `mutations` turns over scenes from `seed` on; every knob of every scene is proved first."""
     total = Tally()
     while total.mutations < mutations:
         rng = random.Random(seed)
@@ -364,7 +367,7 @@ def walk(chosen: Family, seed: int, mutations: int) -> Tally:
 
 
 def reduced(chosen: Family, seed: int, history: list[tuple[str, int]]) -> str:
-    """The shortest list of turns found that still fails, as a call that repeats it."""
+    """The shortest failing list of turns found, as a call that reproduces it."""
 
     def fails(turns: list[tuple[str, int]]) -> bool:
         w = Walk(chosen, seed)
@@ -396,7 +399,7 @@ GONE = object()
 
 
 def places(turn: Callable[[Any], Any], *values: Any, matters: bool = True, cell: Any = None) -> Knob:
-    """A knob that gives `turn` one of `values`."""
+    """A knob that calls `turn` with one of `values`."""
     return Knob(lambda i: turn(values[i]), len(values), matters, cell=cell)
 
 
@@ -410,7 +413,7 @@ def attr(owner: Any, name: str, *values: Any, matters: bool = True) -> Knob:
 
 
 def raw_attr(owner: Any, name: str, *values: Any, matters: bool = True) -> Knob:
-    """The instance dict, behind the back of the class."""
+    """A write to the instance dict that bypasses the class's hooks."""
 
     def turn(v: Any) -> None:
         own = object.__getattribute__(owner, "__dict__")
@@ -434,7 +437,7 @@ def item(container: Any, key: Any, *values: Any, matters: bool = True) -> Knob:
 
 
 def contents(container: Any, *values: Any) -> Knob:
-    """All contents of a list, set or dict, in place."""
+    """Replace all contents of a list, set or dict in place."""
 
     def turn(value: Any) -> None:
         container.clear()
@@ -444,12 +447,12 @@ def contents(container: Any, *values: Any) -> Knob:
 
 
 def calls(*turns: Callable[[], Any], matters: bool = True, fresh: bool = False, cell: Any = None) -> Knob:
-    """Position i calls `turns[i]`."""
+    """A knob whose position i calls `turns[i]`."""
     return Knob(lambda i: turns[i](), len(turns), matters, fresh, cell)
 
 
 def count(owner: Any, name: str = "count") -> Knob:
-    """An attribute that nobody reads and that changes at each turn."""
+    """An unread attribute that changes at each turn."""
     return Knob(lambda i: setattr(owner, name, getattr(owner, name, 0) + 1), 2, matters=False)
 
 

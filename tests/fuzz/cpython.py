@@ -1,8 +1,8 @@
-"""CPython's own tests with each test function compiled, and what it calls: `python -m tests.fuzz.cpython test_dict test_set` (from the root).
+"""CPython's own tests with each test function and its calls compiled: `python -m tests.fuzz.cpython test_dict test_set` (from the root).
 
-A test that ends otherwise than uncompiled is printed with the end of its traceback. Modules run in children of their own, each
-test first as it is; one that ends its child is named and left out of the child that goes on behind it. One that takes too long to
-compile has more time in a child of its own; if it ends as uncompiled then, it is slow and no difference.
+A test whose result differs from the uncompiled result is printed with the end of its traceback. Each module runs in a child
+process, each test first uncompiled. A test that ends its child is named, and the next child leaves the test out. A test that takes
+too long to compile gets more time in a separate child; with the uncompiled result there, it counts as slow, not as different.
 `--only TEXT` takes the tests whose names contain it, `--all` all of `MODULES`. Exit status 1 if there were differences.
 """
 
@@ -49,22 +49,22 @@ MODULES = (
     "test_abstract_numbers", "test_genericalias", "test_genericclass", "test_type_params", "test_context", "test_unary",
     "test_cmath", "test_graphlib", "test_textwrap", "test_pprint", "test_struct", "test_string_literals", "test_difflib",
 )  # fmt: skip
-"""What `--all` runs; a version of Python that lacks one passes it over."""
+"""The modules of `--all`; a version of Python without one of them skips it."""
 PATIENCE = 30
-"""Seconds of the processor's for one test; by the clock it may take ten times as long, on a machine that does other things."""
+"""Processor seconds for one test; the limit by the clock is ten times as long, for a busy machine."""
 MORE = 20
-"""As many times that has a test that was late."""
+"""Factor of the time limit when a late test runs again."""
 MEMORY = 12 << 30
 WORDY = 900
 """Characters printed of a traceback."""
 
 
 class Late(BaseException):
-    """A test takes too long."""
+    """A test exceeds its time."""
 
 
 def cases(module: str) -> Iterator[unittest.TestCase]:
-    """The tests of a module that are methods written in Python."""
+    """The tests of a module: its test methods written in Python."""
     todo: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(f"test.{module}"))]
     while todo:
         test = todo.pop(0)
@@ -75,21 +75,21 @@ def cases(module: str) -> Iterator[unittest.TestCase]:
 
 
 class Alarm:
-    """Raises `Late` in a test that takes too long."""
+    """Raises `Late` in a test that exceeds its time."""
 
     def __init__(self, patience: int) -> None:
         self.patience, self.rang = patience, False
         signal.signal(signal.SIGALRM, self.ring)
         signal.signal(
             signal.SIGPROF, lambda *_: signal.raise_signal(signal.SIGALRM)
-        )  # for which a compile has safe points
+        )  # a compile has safe points for this
 
     def ring(self, signum: int, frame: FrameType | None) -> None:
         self.rang = True
         raise Late
 
     def set(self, seconds: int) -> None:
-        """From now on; no seconds: no more."""
+        """Start the limit now; without seconds: no limit."""
         signal.setitimer(signal.ITIMER_PROF, seconds)
         signal.alarm(10 * seconds)
 
@@ -103,7 +103,7 @@ class Alarm:
 
 
 def outcome(test: unittest.TestCase, alarm: Alarm, *, compiled: bool) -> tuple[str, str]:
-    """How a test ends ("ok", "skipped", "failed", "late"), and the end of its traceback."""
+    """The outcome of a test ("ok", "skipped", "failed", "late"), and the end of its traceback."""
     import pycompiler
 
     name = test._testMethodName
@@ -111,7 +111,7 @@ def outcome(test: unittest.TestCase, alarm: Alarm, *, compiled: bool) -> tuple[s
         method = getattr(test, name)
         setattr(test, name, pycompiler.compile(method.__func__, backend="eager").__get__(test))
     result = unittest.TestResult()
-    re.purge()  # what is warned of once for each pattern
+    re.purge()  # `re` warns once per cached pattern
     limit, stdout = sys.getrecursionlimit(), sys.stdout
     try:
         sys.stdout = io.StringIO()
@@ -124,13 +124,13 @@ def outcome(test: unittest.TestCase, alarm: Alarm, *, compiled: bool) -> tuple[s
         sys.setrecursionlimit(limit)
         vars(test).pop(name, None)
     bad = [text for _, text in (*result.errors, *result.failures)]
-    if alarm.rang:  # whoever caught it
+    if alarm.rang:  # the test may have caught the exception
         return "late", "".join(bad[:1])
     return ("failed", bad[0]) if bad else ("skipped", "") if result.skipped else ("ok", "")
 
 
 def child(module: str, only: str, without: list[str], patience: int, out: io.TextIOBase) -> None:
-    """Both outcomes of each test as a line of JSON, after its name."""
+    """Print the name of each test, then both of its outcomes as a line of JSON."""
     faulthandler.enable()
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most), most))
@@ -139,9 +139,9 @@ def child(module: str, only: str, without: list[str], patience: int, out: io.Tex
     logging.disable(logging.WARNING)
     sys.setrecursionlimit(1000)
     import pycompiler
-    from pycompiler.capture import frame
+    from pycompiler.capture.interpreter import frame
 
-    # A call without a graph that gives back what it was given, or constants, would run as it is, and compare nothing.
+    # Otherwise a call without a graph that returns its inputs or constants runs uncompiled, and nothing is compared.
     frame.return_template = lambda head, result: None
     found = [t for t in cases(module) if only in t.id() and t.id() not in without]
     again = list(cases(module))
@@ -156,8 +156,8 @@ def child(module: str, only: str, without: list[str], patience: int, out: io.Tex
 
 @functools.cache
 def elsewhere() -> str:
-    """A folder with CPython's tests outside of its library: their functions count as the program's, so that those are compiled, too,
-    that a test calls behind a break, or hands to what is written in C."""
+    """A folder with CPython's tests outside of the standard library, so that their functions count as the program's.
+    Functions that a test calls after a graph break, or passes to C code, are then compiled, too."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     os.symlink(Path(importlib.import_module("test").__file__ or "").parent, Path(folder.name) / "test")
@@ -165,7 +165,7 @@ def elsewhere() -> str:
 
 
 def run(module: str, only: str = "", patience: int = PATIENCE) -> tuple[int, list[tuple[str, str]], list[str]]:
-    """How many tests ran, the differences of a module (names and texts), and the slow tests."""
+    """The number of tests that ran, the differences of a module (names and tracebacks), and the slow tests."""
     ended: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {}
     broken: list[tuple[str, str]] = []
     while True:
@@ -214,7 +214,7 @@ START = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.cpython", description=__doc__)
-    parser.add_argument("modules", nargs="*", help="of CPython's test package")
+    parser.add_argument("modules", nargs="*", help="modules of CPython's test package")
     parser.add_argument("--only", default="", help="tests whose names contain this")
     parser.add_argument("--all", action="store_true", help="all modules of the list")
     chosen = parser.parse_args()
@@ -224,7 +224,7 @@ def main() -> int:
         total += len(found)
         print(f"== {module}: {count} tests, {len(found)} different, {len(slow)} slow", flush=True)
         for name in slow:
-            print(f"-- {name} takes longer than {PATIENCE} s compiled, and ends as uncompiled", flush=True)
+            print(f"-- {name} takes longer than {PATIENCE} s compiled, with the uncompiled result", flush=True)
         for name, text in found:
             print(f"-- {name}\n   {text.strip()}".replace("\n", "\n   "), flush=True)
     return int(total > 0)

@@ -1,8 +1,9 @@
-"""What the fuzzers of Python programs share: programs by seed run in forks of one process that is warm.
+"""Shared driver of the fuzzers of Python programs: programs by seed run in forks of one warm process.
 
-In: a `Subject` (its programs by seed, what is wrong with one, how one is cut down) and the command's arguments. Out: failures as they come,
-progress every ten seconds, a summary at the end, at `--seconds`, or when the process is told to end; then failing
-programs cut down, each printed with its seed. A fork names its seed before it runs it, so that a crash or a hang has one.
+In: a `Subject` (its programs by seed, the check and the reduction of one) and the command's arguments. Out:
+failures as they occur, progress every ten seconds, and a summary at the end, after `--seconds`, or on a signal to
+end. Then failing programs are reduced, and each is printed with its seed. A fork reports its seed before the run,
+so that a crash or a hang has one.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from typing import Any, NoReturn, Protocol
 PATIENCE = 60.0
 """Seconds without a new seed after which a process counts as hanging."""
 WORDY = 600
-"""Characters printed of what differs."""
+"""Characters printed of a difference."""
 BROKEN = 100
 SAME = "the same"
 
 
 class Subject(Protocol):
-    """A fuzzer of programs that are text.  One that ends comparisons early has besides `ended_by`, the reasons of the last program,
-    and `too_many(counts, programs)`, the lines that fail a run."""
+    """A fuzzer of programs that are source text. A fuzzer that ends comparisons early also has `ended_by`, the reasons
+    of the last program, and `too_many(counts, programs)`, the lines that fail a run."""
 
     def text(self, seed: int) -> str:
         """The program of a seed."""
 
     def difference(self, text: str, backend: str) -> str | None:
-        """What is wrong with a program, or None."""
+        """The failure of a program, or None."""
 
     def kind(self, found: str) -> str:
-        """What a text of `difference` is about: a program that is cut down keeps it."""
+        """The kind of a failure that `difference` describes; a reduced program keeps it."""
 
     def reduced(self, seed: int | None, text: str, fails: Callable[[str], bool]) -> str:
-        """The program (of a seed), cut down as long as it `fails`."""
+        """The program (of a seed), reduced as long as it `fails`."""
 
 
 def prepare(subject: Subject) -> None:
-    """One thread, no warnings; errors inside of the compiler are raised; what one program imports is imported."""
+    """Use one thread and no warnings, raise errors of the compiler, and import the modules that programs import."""
     import torch
 
     from pycompiler import config
@@ -62,26 +63,27 @@ def prepare(subject: Subject) -> None:
 
 
 def begin() -> None:
-    """First in a fork, while it has one thread: torch renews its pool of threads where it is first asked for, and the thread that autograd
-    starts would see it between the old one and the new, and end the process."""
+    """First call in a fork, while it has one thread. Torch renews its thread pool at the first query; the autograd
+    thread could read the pool during the renewal, which ends the process."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def settle() -> None:
-    """From here on the collector looks only at what comes: all of torch would take it longer than most programs take."""
+    """Exclude all existing objects from garbage collection: scanning all of torch takes longer than most programs."""
     gc.collect()
     gc.freeze()
 
 
 def backend_of(seed: int, chosen: str) -> str:
-    """By default every twentieth program runs on `native`, and another one `apart`."""
+    """By default one of twenty programs runs on `native`, and another one `apart`."""
     return chosen if chosen != "mixed" else {19: "native", 9: "apart"}.get(seed % 20, "eager")
 
 
 def compiled(fn: Callable[..., Any], backend: str) -> Callable[..., Any]:
-    """The function on a backend; `apart`: as it is, and each one that it calls compiled by itself, whose objects all exist before."""
+    """The function on a backend; `apart`: it runs uncompiled, and each callee is compiled by itself, with arguments
+    that all exist before."""
     import pycompiler
 
     made: Callable[..., Any]
@@ -93,7 +95,7 @@ def compiled(fn: Callable[..., Any], backend: str) -> Callable[..., Any]:
 
 
 def outcome(subject: Subject, text: str, backend: str, patience: int = 20) -> str | None:
-    """What is wrong with a program, found out in a fork: its kind or a signal; None where nothing is, or it cannot run."""
+    """The failure of a program in a fork: its kind or a signal; None if there is none, or the program cannot run."""
     reads, writes = os.pipe()
     process = os.fork()
     if process == 0:
@@ -114,7 +116,8 @@ def outcome(subject: Subject, text: str, backend: str, patience: int = 20) -> st
 
 
 def is_made(subject: Subject, seed: int) -> bool:
-    """Whether the program of a seed can be made at all, found out in a fork: programs are tried as they are made, and some end torch itself."""
+    """Whether the program of a seed can be generated, tried in a fork: generation runs statements, and some statements
+    crash torch."""
     process = os.fork()
     if process == 0:
         with contextlib.suppress(BaseException):
@@ -125,7 +128,7 @@ def is_made(subject: Subject, seed: int) -> bool:
 
 
 def cut_down(subject: Subject, seed: int | None, text: str, backend: str) -> str:
-    """The reduced program of a failing one."""
+    """The reduced form of a failing program."""
     kind = outcome(subject, text, backend)
     if kind is None:
         return text + "# it does not fail alone\n"
@@ -164,7 +167,8 @@ class Worker:
             os._exit(code)
 
     def read(self) -> tuple[list[tuple[int, str | None]], bool]:
-        """(seed, what differs or None) of the programs that have ended since, and whether the process has."""
+        """(seed, difference or None) of the programs that ended since the last call, and whether the process has
+        ended."""
         data = os.read(self.output, 1 << 16)
         self.seen = time.monotonic()
         *lines, self.rest = (self.rest + data).split(b"\n")
@@ -181,19 +185,19 @@ class Worker:
         return ended, not data
 
     def end(self) -> int:
-        """Kill it if it still runs; its exit status."""
+        """Kill the process if it still runs; its exit status."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process, signal.SIGKILL)
         os.close(self.output)
         return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
 
     def after(self) -> range:
-        """The seeds behind the one that runs."""
+        """The seeds after the running one."""
         return self.seeds if self.running is None else self.seeds[self.seeds.index(self.running) + 1 :]
 
 
 class Campaign:
-    """All workers of one run and what they found."""
+    """All workers of one run and their findings."""
 
     def __init__(self, subject: Subject, arguments: argparse.Namespace) -> None:
         self.subject, self.arguments = subject, arguments
@@ -218,7 +222,7 @@ class Campaign:
             print(f"# seed {seed}, backend {backend_of(seed, self.arguments.backend)}: {what[:WORDY]}", flush=True)
 
     def lose(self, worker: Worker, what: str | None) -> None:
-        """A worker has ended, or hangs: its program failed, and another goes on behind it."""
+        """Handle a worker that has ended or hangs: its program failed, and another worker continues after it."""
         self.selector.unregister(worker.output)
         status = worker.end()
         if worker.running is not None:
@@ -263,7 +267,7 @@ class Campaign:
 
 
 def run(subject: Subject, arguments: argparse.Namespace) -> int:
-    """The parent: the exit status is 1 if anything failed."""
+    """Run the parent process: the exit status is 1 if anything failed."""
     campaign = Campaign(subject, arguments)
     print(f"{arguments.count} programs from seed {arguments.seed} on, {arguments.jobs} processes", flush=True)
 
@@ -293,26 +297,26 @@ def run(subject: Subject, arguments: argparse.Namespace) -> int:
 
 
 def options(prog: str, description: str | None) -> argparse.ArgumentParser:
-    """The command line that these fuzzers have."""
+    """The command line of these fuzzers."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # programs run in forked processes, in which CUDA cannot be initialised
     parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--count", type=int, default=1000, help="programs")
-    parser.add_argument("--seed", type=int, default=0, help="of the first program")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first program")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--seconds", type=float, default=3600.0, help="stop after so long")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="time limit in seconds")
     parser.add_argument(
         "--backend",
         default="mixed",
-        help="eager, aot_eager, native; apart: each function by itself; mixed: every twentieth is native, another one apart",
+        help="eager, aot_eager, native; apart: each function compiled separately; mixed: every twentieth program native, another apart",
     )
-    parser.add_argument("--no-reduce", dest="reduce", action="store_false", help="do not cut failing programs down")
+    parser.add_argument("--no-reduce", dest="reduce", action="store_false", help="do not reduce failing programs")
     parser.add_argument("--show", action="store_true", help="print the program of --seed")
     parser.add_argument("--file", help="run the program of this file")
     return parser
 
 
 def command(subject: Subject, arguments: argparse.Namespace) -> int:
-    """Do what the command line says."""
+    """Run the command."""
     if arguments.show:
         print(subject.text(arguments.seed))
         return 0

@@ -1,4 +1,4 @@
-"""Functions, globals, builtins, closures, imports: what a name leads to."""
+"""Guards of names: functions, globals, builtins, closures, imports."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def method_replaced(rng: random.Random) -> Scene:
 
 @family("id_is")
 def builtins_overridden(rng: random.Random) -> Scene:
-    """Of a namespace's own builtins: while those of the process are replaced, nothing is compiled."""
+    """Builtins of one namespace: while the process's builtins are replaced, nothing is compiled."""
     real, largest, own = len, max, dict(vars(builtins))
     namespace: dict[str, Any] = {"__builtins__": own}
 
@@ -180,7 +180,7 @@ def weak_references(rng: random.Random) -> Scene:
 
 @family("id_is")
 def keys_by_identity(rng: random.Random) -> Scene:
-    """Objects and functions that tables are looked up with: their identity decides."""
+    """Objects and functions as keys of tables: the identity decides the lookup."""
     cls = make_class()
     a, b, c = cls(), cls(), cls()
     f, g, h = maker(2), maker(2), maker(2)
@@ -326,7 +326,7 @@ def _empty(cell: Any) -> None:
 
 @family("cell_empty")
 def cells_of_callees(rng: random.Random) -> Scene:
-    """Recursive and late-bound closures: empty until they are not."""
+    """Recursive and late-bound closures: a cell may be empty at first."""
 
     def build() -> Any:
         def use(v: Any) -> Any:
@@ -434,7 +434,7 @@ def two_objects_that_meet(rng: random.Random) -> Scene:
 
 @family("no_alias")
 def not_the_same(rng: random.Random) -> Scene:
-    """`is` between things whose guards cannot tell one from another."""
+    """`is` between objects that their guards cannot distinguish."""
     f, g = maker(1), maker(1)
     a, b = (1, "a"), tuple([1, "a"])
     x1, x2 = types.SimpleNamespace(v=1), types.SimpleNamespace(v=1)

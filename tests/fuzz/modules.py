@@ -44,7 +44,7 @@ class Net(nn.Module):
 
 
 def nets() -> tuple[Any, Any, Any]:
-    """A net of fresh classes, which knobs may change."""
+    """A net of new classes; knobs may change them."""
     leaf = type("Leaf", (Leaf,), {})
     net_class = type("Net", (Net,), {})
     net = net_class().eval()
@@ -63,7 +63,7 @@ def program(net: Any) -> Any:
 
 
 def hook(register: Any, function: Any, cell: Any = None) -> Any:
-    """A knob that adds a hook, under the same number each time, and removes it."""
+    """A knob that adds a hook, with the same id each time, and removes it."""
     handles: list[Any] = []
     number = next(NUMBERS)
 

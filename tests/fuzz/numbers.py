@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.numbers --count 20000 --seed 0        (from the root)
 
-Each program is called four times, compiled beside eager: values and their types, errors and their texts must be the same.
+Each program is called four times, compiled and eager: values and their types, errors and their texts must be the same.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def program(rng: random.Random) -> str:
 
 
 def seen(value: Any) -> Any:
-    """What is compared: types, and texts, which tell zeros and NaNs apart."""
+    """The compared form of a value: types, and strings, which distinguish zeros and NaNs."""
     return (type(value), [seen(v) for v in value]) if isinstance(value, (tuple, list)) else (type(value), repr(value))
 
 
@@ -81,7 +81,7 @@ def answer(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def differs(text: str, rng: random.Random) -> str | None:
-    """What a program gives in eager and compiled, where that differs."""
+    """The results of a program in eager and compiled, if they differ."""
     names: dict[str, Any] = {"math": math, "torch": torch, "operator": operator}
     exec(compile(text, "<numbers>", "exec"), names)
     eager = names["program"]
@@ -103,7 +103,7 @@ def differs(text: str, rng: random.Random) -> str | None:
 
 
 def run(seed: int) -> str | None:
-    """The difference that the program of a seed shows."""
+    """The difference that the program of a seed exposes."""
     rng = random.Random(seed)
     text = program(rng)
     try:

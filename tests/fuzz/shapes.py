@@ -1,11 +1,11 @@
-"""Differential fuzzing of sizes: one compile, called with others than it was made for.
+"""Differential fuzzing of sizes: one compile, called with other sizes.
 
     python -m tests.fuzz.shapes --seed 1 --count 500 [--aten]
 
-In: a seed.  Out: nothing, or the program and the sizes where it differs from eager.  A program is straight Python over
-three tensors whose dimensions are symbols: views, slices, reshapes, broadcasts, reductions, products, cat, pad, softmax,
-norms.  A statement is taken when eager runs it at every one of the sizes.  Compiled at the first sizes, all others that
-its assumptions hold for are compared: values, strides, gradients.
+In: a seed.  Out: nothing, or the program and the sizes where the program differs from eager.  A program is straight Python
+over three tensors whose dimensions are symbols: views, slices, reshapes, broadcasts, reductions, products, cat, pad,
+softmax, norms.  A statement is kept if eager runs it at all of the sizes.  The program is compiled at the first sizes; all
+other sizes for which its assumptions hold are compared: values, strides, gradients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tests import symbolic
+from tests import symbolic_sizes
 
 CALLS = 6
 LARGEST = 20_000  # elements of a value
@@ -139,14 +139,14 @@ def attempt(text: str, env: dict[str, Any]) -> torch.Tensor | None:
     return value if bool(value.isfinite().all()) and bool((value.detach().abs() < GREATEST).all()) else None
 
 
-def run(seed: int, compiler: Any = symbolic.as_native) -> int:
+def run(seed: int, compiler: Any = symbolic_sizes.as_native) -> int:
     """The number of calls that one compile served."""
     program, sizes = generate(seed)
     if not program.outputs:
         return 0
     try:
         with warnings.catch_warnings(action="ignore"):
-            return symbolic.check(program.function, [inputs(s, seed) for s in sizes], dims(), compiler)
+            return symbolic_sizes.check(program.function, [inputs(s, seed) for s in sizes], dims(), compiler)
     except Exception as error:
         error.add_note(f"seed {seed}, sizes {sizes}:\n{program.source}")
         raise
@@ -156,12 +156,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--aten", action="store_true", help="the ATen graphs, not compiled")
+    parser.add_argument("--aten", action="store_true", help="run the ATen graphs uncompiled")
     options = parser.parse_args()
     failed, served, start = 0, 0, time.perf_counter()
     for seed in range(options.seed, options.seed + options.count):
         try:
-            served += run(seed, symbolic.as_aten if options.aten else symbolic.as_native)
+            served += run(seed, symbolic_sizes.as_aten if options.aten else symbolic_sizes.as_native)
         except Exception as error:
             failed += 1
             print(

@@ -28,7 +28,7 @@ class Dispatch(TorchDispatchMode):
 
 
 def context(make: Any, cell: Any = None) -> Knob:
-    """A knob that enters a context and leaves it; contexts of one cell are left in the order that torch wants."""
+    """A knob that enters and leaves a context; contexts of one cell are left in the order that torch requires."""
     active: list[Any] = []
 
     def turn(i: int) -> None:
@@ -41,8 +41,8 @@ def context(make: Any, cell: Any = None) -> Knob:
     return Knob(turn, 2, cell=cell)
 
 
-# Deterministic algorithms change nothing that these programs can see, but may in others: the guards compare them.  Under a
-# function or dispatch mode the call runs as eager would.
+# Deterministic algorithms change no result of these programs, but may change other programs: the guards compare them.
+# Under a function or dispatch mode the call runs eagerly.
 @family("global_state")
 def modes(rng: random.Random) -> Scene:
     w = torch.ones(4, 4, requires_grad=True)
@@ -108,7 +108,7 @@ def autocast_state(rng: random.Random) -> Scene:
     })  # fmt: skip
 
 
-# truth: capture makes no such guard; the engine has the kind, and this is its list ---------------------------------------
+# truth: capture makes no such guard; the engine has the kind, and this is its list ----------------------------------
 @family("truth")
 def truths(rng: random.Random) -> Scene:
     h = types.SimpleNamespace(a=[1], b=5, c="x", d={}, e=None)

@@ -1,4 +1,4 @@
-"""Tensors: metadata, data behind the back, memory shared, attributes of tensors."""
+"""Guards of tensors: metadata, hidden writes of data, shared memory, attributes of tensors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def data_behind_the_back(rng: random.Random) -> Scene:
 
 @family("tensor")
 def tensors_born_again(rng: random.Random) -> Scene:
-    """Objects freed and others born at their addresses, with other metadata or the same."""
+    """Freed objects and new ones at their addresses, with other metadata or the same."""
     t = thing(w=None, table={})
     size = rng.randrange(1, 6)
 
@@ -170,13 +170,13 @@ def memory_of_mutated_inputs(rng: random.Random) -> Scene:
 
 @family("no_alias")
 def memory_of_mutated_inputs_functional(rng: random.Random) -> Scene:
-    """The same under a backend that makes the graph functional: there the order of reads and writes could be lost."""
+    """The same under a backend with a functional graph, which could lose the order of reads and writes."""
     return shared_memory("aot_eager", rng)
 
 
 @family("no_alias")
 def buffers_that_meet(rng: random.Random) -> Scene:
-    """Running statistics, which an operator changes without counting a version."""
+    """Running statistics, which an operator writes without a new tensor version."""
     torch.manual_seed(0)
     one, two = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
     x = torch.randn(3, 4)
@@ -220,7 +220,7 @@ def tensors_that_meet(rng: random.Random) -> Scene:
 # sizes ----------------------------------------------------------------------------------------------------------
 @family("sizes")
 def sizes_that_are_symbols(rng: random.Random) -> Scene:
-    """What a program asks of symbols holds of each call that an entry answers: order, divisors, strides, two equal sizes."""
+    """Conditions on symbols hold for each call that an entry serves: order, divisors, strides, two equal sizes."""
     h = types.SimpleNamespace(w=filled(6, 4), v=filled(6), n=3)
 
     def fn(w: Any, v: Any, n: Any) -> Any:
@@ -246,7 +246,8 @@ def sizes_that_are_symbols(rng: random.Random) -> Scene:
 # data -----------------------------------------------------------------------------------------------------------
 @family("data")
 def numbers_that_decide(rng: random.Random) -> Scene:
-    """What an optimizer's number decides: by its value, in memory of its own or that which the graph writes by another name."""
+    """Decisions of an optimizer's number: by its value, in memory of its own or in memory that the graph writes
+    through an alias."""
     w, base, s = filled(4), filled(8), torch.tensor(1.0)
     h = types.SimpleNamespace(w=w, s=s, start=1.0)
     low = rng.choice((2.0, 3.0))

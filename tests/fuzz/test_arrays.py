@@ -18,5 +18,5 @@ def test_kernels(seed: int) -> None:
 
 
 def test_programs_give_results() -> None:
-    """One that raises at once would find nothing."""
+    """A fuzzer whose programs all raise at once would find nothing."""
     assert sum(arrays.run(seed) for seed in range(2000, 2010)) > 7

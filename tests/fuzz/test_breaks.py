@@ -1,4 +1,4 @@
-"""The break fuzzer by fixed seeds; each program that it found a fault with has a test by name in `tests/capture`."""
+"""The break fuzzer by fixed seeds; each program with which it found a fault has a test by name in `tests/capture`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A part of the calls of `python -m tests.fuzz.calls`, and that the comparison sees what it is there for."""
+"""A part of the calls of `python -m tests.fuzz.calls`; the comparison detects planted differences."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ def test_calls_end_as_in_eager(seed: int) -> None:
 
 
 def test_names_are_left_out_as_a_whole() -> None:
-    """`isinstance` ends like `set_stance`, `setdefault` begins like a function that sets: both are called."""
+    """Names are matched as a whole: `isinstance` ends like `set_stance`, `setdefault` begins like `set`; both are
+    called."""
     names = {calls.name_of(f) for f in calls.handled()}
     assert names >= {"builtins..isinstance", ".dict.dict.setdefault", "collections..deque", ".str.str.isprintable"}
     assert not names & calls.LEFT_OUT
     assert not any(name.startswith("pycompiler.") for name in names)
-    assert calls.call_of(0, calls.handled())  # seeds are programs of all that is left
+    assert calls.call_of(0, calls.handled())  # seeds draw from all functions that are not left out
 
 
 @pytest.mark.parametrize("fn", [

@@ -1,11 +1,14 @@
-"""Programs of `exact.py` by fixed seeds; `python -m tests.fuzz.exact` walks on."""
+"""Programs of `exact.py` by fixed seeds; `python -m tests.fuzz.exact` continues with others."""
 
 from __future__ import annotations
+
+import random
+from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.fuzz import exact
+from tests.fuzz import exact, rewritings
 
 
 @pytest.mark.parametrize("first", range(500_000, 500_060, 20))
@@ -22,6 +25,27 @@ def test_settings_change_no_bits(seed: int) -> None:
     program = exact.generate(seed, twins=True)
     found = exact.twins(program)
     assert not found, f"seed {seed}: {found}\n{program.text()}"
+
+
+@pytest.mark.parametrize("seed", range(700_000, 700_008))
+def test_programs_written_otherwise_have_the_same_bits(seed: int) -> None:
+    program = exact.generate(seed, twins=True)
+    found = exact.rewritten(program)
+    assert not found, f"seed {seed}: {found}\n{program.text()}"
+
+
+@pytest.mark.captures_nothing("eager programs, written otherwise")
+def test_rewrites_hold_in_eager() -> None:
+    """Rewrites keep eager's result and change the source."""
+    torch.set_num_threads(1)
+    for seed in range(700_100, 700_140):
+        program = exact.generate(seed, twins=True)
+        body = rewritings.rewritten(program.body, program.results, random.Random(seed), program.training)
+        assert tuple(body) != program.body
+        make, fn = program.load("cpu")
+        other = replace(program, body=tuple(body)).load("cpu")[1]
+        found = exact.difference(exact.run(other, make, False), exact.run(fn, make, False), program.results)
+        assert not found, f"seed {seed}: {found}\n{program.text()}\n{body}"
 
 
 def test_differences_are_seen() -> None:

@@ -1,4 +1,4 @@
-"""Random expressions of numbers (`numbers.py`), by fixed seeds, and what they have found."""
+"""Random expressions of numbers (`numbers.py`): fixed seeds, and the faults found so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fuzzer of the compiler: fixed seeds, and that it sees what it looks for."""
+"""The fuzzer of the compiler: fixed seeds, and tests that it detects planted bugs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from fuzz.programs import campaign, operators, worker  # noqa: F401
 from fuzz.programs.compare import WRITTEN, Noise, Verdict, compare
 from fuzz.programs.coverage import AIMS, TABLES, aim, cells, table_text, watching
-from fuzz.programs.generate import OPERATORS, generate
+from fuzz.programs.generate import OPERATORS, Aim, generate
 from fuzz.programs.program import Program, bound, names
 from fuzz.programs.reduce import reduce
 
@@ -45,7 +45,7 @@ def test_operators_are_drawn() -> None:
 
 
 def altered(change: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]) -> Callable[..., Any]:
-    """A compiler with a bug: its code computes what eager does, and then `change`."""
+    """A compiler with a bug: its code applies `change` to eager's results."""
     return lambda fn, backend: lambda *args: change(fn(*args), args)
 
 
@@ -91,7 +91,7 @@ def test_bugs_are_seen(bug: str) -> None:
 
 
 def test_unsteady_programs_are_told_apart() -> None:
-    """A sign of a difference that rounding makes is no finding; the same with a step in it is one."""
+    """The sign of a pure rounding error is no finding; the same change to a program without rounding is one."""
     p = Program(
         1,
         ("a0 = data(1, 8, dtype=torch.float64)",),
@@ -114,7 +114,7 @@ def of_one(line: str, leaf: str) -> Program:
 
 
 def test_few_digits_that_come_to_be_equal_are_unsteady() -> None:
-    """One of a bfloat16's neighbours is equal: not each run that rounds otherwise hits it."""
+    """Two bfloat16 results become equal under some roundings only: not each noisy run shows it."""
     p = of_one("t0 = F.log_softmax(x0, -1) == F.log_softmax(x0.flip(0), -1)", "data(5, 14, 9, dtype=torch.bfloat16)")
     make, fn = p.load()
     (equal,) = fn(*make()[1])
@@ -126,7 +126,7 @@ def test_few_digits_that_come_to_be_equal_are_unsteady() -> None:
 
 
 def test_as_many_values_as_rounding_leaves_are_unsteady() -> None:
-    """How many are positive of what is left of a difference; a count that no rounding leads to is a finding."""
+    """The count of positive rounding errors is unsteady; a count that no rounding leads to is a finding."""
     p = of_one("t0 = (r := x0 * 0.1 + x0 * 0.2 - x0 * 0.3)[r > 0]", "data(3, 1, dtype=torch.float64)")
     other = eager_with(lambda t: t[:0] if t.numel() else t.new_ones(1))
     assert compare(p, compiler=other).kind == "unsteady"
@@ -136,7 +136,8 @@ def test_as_many_values_as_rounding_leaves_are_unsteady() -> None:
 
 
 def test_gradients_of_what_was_written_are_eagers_own() -> None:
-    """Compiled code says that it was written; where eager's gradient is right, that is a finding."""
+    """Compiled code reports a write to a saved tensor that eager misses; if eager's gradient is right, the error is a
+    finding."""
 
     def refuse(results: Any, args: Any) -> Any:
         raise RuntimeError(f"one of the variables {WRITTEN}")
@@ -190,7 +191,7 @@ def test_programs_as_captured() -> None:
 
 
 def test_decisions_are_counted() -> None:
-    """On the backend that schedules; cells lie in the tables, and those that cannot be are not reached."""
+    """The cells of a scheduling backend lie in the tables, and no impossible cell is reached."""
     total: Counter[Any] = Counter()
     for seed in (3, 7, 11, 12, 13):
         program = generate(seed, "cpu", aim(seed))[0]
@@ -206,12 +207,27 @@ def test_decisions_are_counted() -> None:
     assert {row for _, row, _ in cells()} & AIMS.keys()
 
 
+def test_single_rows_and_columns_are_reached() -> None:
+    """Cells of single rows and columns, and of indirect loads from the same kernel, are reached with equal values."""
+    tables = ("load x shape of what it reads", "role x shape of what it reads", "indirect read of what its kernel makes x made by")  # fmt: skip
+    wanted = {cell for cell in cells() if cell[0] in tables}
+    total: Counter[Any] = Counter()
+    for seed in range(400, 416):
+        program = generate(seed, "cpu", Aim({"single": 60.0, "single_index": 60.0}))[0]
+        with watching() as found:
+            verdict = compare(program, calls=1)
+        assert verdict.kind != "differs", f"seed {seed}: {verdict}"
+        total += found
+    assert len(wanted & set(total)) > len(wanted) / 2, wanted - set(total)
+    assert set(total) <= set(cells()), set(total) - set(cells())
+
+
 BLOCK = 50
 
 
 @pytest.mark.parametrize("block", range(6))
 def test_programs(block: int) -> None:
-    """300 programs, forward and backward, on the default backend, built with the flags that users have."""
+    """300 programs, forward and backward, on the default backend, built with the users' compiler flags."""
     kinds: Counter[str] = Counter()
     for seed in range(block * BLOCK, block * BLOCK + BLOCK):
         verdict = compare(generate(seed, "cpu", aim(seed))[0])
@@ -222,7 +238,7 @@ def test_programs(block: int) -> None:
 
 
 def test_excuses_are_counted_and_capped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run in which more programs are unsteady than may be fails, and names them."""
+    """A run with too many unsteady programs fails, and names them."""
 
     def saying(unsteady: int) -> Callable[..., Any]:
         kinds = ["unsteady"] * unsteady + ["same"] * (400 - unsteady)
@@ -248,10 +264,10 @@ EXTREMES = {
 
 @pytest.mark.parametrize("name", EXTREMES)
 def test_extremes_sorts_and_selections_are_quiet(name: str) -> None:
-    """No rounding of theirs can differ: under noise they give the same elements, and a wrong one is a finding."""
+    """These operators do not round: under noise they give the same elements, and a wrong element is a finding."""
     p = of_one(f"t0 = {EXTREMES[name]}", "data(3, 6, 4, dtype=torch.float32)")
     make, fn = p.load()
-    args = make()[1]  # whose casts round, and are disturbed as well
+    args = make()[1]  # casts round, so noise changes them
     with Noise(0, 4.0, snaps=False):
         (noisy,) = fn(*args)
     assert torch.equal(noisy, fn(*make()[1])[0])
@@ -260,7 +276,8 @@ def test_extremes_sorts_and_selections_are_quiet(name: str) -> None:
 
 
 def test_a_gradient_that_is_not_a_number_is_no_noise() -> None:
-    """Of a maximum's equality with its elements: eager's own gradient stays a number when operators round otherwise."""
+    """The gradient of a maximum depends on equality with its elements: eager's stays a number when operators round
+    otherwise."""
     p = of_one(
         "t0 = x0 / (x0 == x0.amax(-1, keepdim=True)).any(-1, keepdim=True)", "data(3, 6, 4, dtype=torch.float32)"
     )
@@ -274,7 +291,7 @@ def test_strides_that_reach_no_element_are_compared() -> None:
 
 
 def test_noise_leaves_alone_what_has_no_memory() -> None:
-    """As the gradient of `sgn`: a write to it ended the process."""
+    """Noise skips zero tensors, such as the gradient of `sgn`: a write to one ends the process."""
     with Noise(0, 1.0, snaps=True):
         assert torch._efficientzerotensor((3,), dtype=torch.float64)._is_zerotensor()
 

@@ -1,4 +1,4 @@
-"""The program fuzzer by fixed seeds; each program that it found a fault with has a test by name in `tests/capture`."""
+"""The program fuzzer by fixed seeds; each program with which it found a fault has a test by name in `tests/capture`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fuzz.python.reduce import reduced
 from fuzz.python.repair import repaired
 
 PROGRAMS = 500
-"""`python -m tests.fuzz.python --count 20000` goes on."""
+"""`python -m tests.fuzz.python --count 20000` continues with other seeds."""
 EACH = 10
 
 

@@ -1,4 +1,4 @@
-"""The training fuzzer by fixed seeds, and that it finds faults which are put in."""
+"""The training fuzzer by fixed seeds; it detects planted faults."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_random_programs_do_as_eager_does(first: int) -> None:
 
 
 def test_reasons_are_whole_errors() -> None:
-    """The words of an error within another one end no comparison; so does no class whose name only contains the other's."""
+    """Only a whole error message of the exact class ends a comparison: no part of a message, no similar class name."""
     text = "Can't detach views in-place. Use detach() instead. If you are"
     assert reason_of(("error", ("RuntimeError", text)), EAGER_ALONE) == "eager alone detaches no view"
     assert reason_of(("error", ("RuntimeError", f"wrong: {text}")), EAGER_ALONE) is None
     assert reason_of(("error", ("ValueError", text)), EAGER_ALONE) is None
-    ours = "double backward through the compiled graph 'g': it writes x"
+    ours = "double backward through the compiled graph 'g': the graph writes x"
     assert reason_of(("error", ("DoubleBackwardError", ours)), OURS_ALONE) is not None
     assert reason_of(("error", ("RuntimeError", f"DoubleBackwardError {ours}")), OURS_ALONE) is None
     assert reason_of(("gradients", None), EAGER_ALONE) is None
@@ -57,7 +57,7 @@ def test_kernels_do_as_eager_does(first: int) -> None:
 
 
 class Once(torch.autograd.Function):
-    """Its gradients have no history."""
+    """A Function whose gradients have no history."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_programs_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eager calls agree with eager."""
+    """A call that runs eagerly would agree with eager: programs must be compiled."""
     made: list[Any] = []
     compile_ = pycompiler.compile
 

@@ -1,8 +1,8 @@
 """The training fuzzer: `python -m tests.fuzz.training --count 2000 --seed 0 --jobs 2 --backend native` (from the root).
 
 In: a seed. Out: a random program that can be differentiated (of the rows of `training_programs.py`), in one function or in two that
-feed each other, and what a caller does with its results: gradients of some of them in one order or another, further derivatives,
-hooks, writes. `training_check.py` compares what it sees with eager; `forks.py` runs the programs. A new way to a derivative is a row.
+feed each other, and the caller's use of its results: gradients of some results in some order, further derivatives, hooks, writes.
+`training_check.py` compares the caller's observations with eager; `forks.py` runs the programs. A new way to a derivative is a row.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ NAMES = re.compile(r"\b[xv]\d+\b")
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The lines that make inputs, those of the function (`split`: of which so many are one of their own), what it gives, what is done then."""
+    """A program: lines that make inputs, lines of the function, results, later actions. `split`: the number of lines
+    in a function of their own."""
 
     inputs: tuple[str, ...]
     makes: tuple[str, ...]
@@ -75,7 +76,7 @@ class Program:
         return text + f"    with see:\n        see.end([{leaves}], [{starts}], [{ends}])\n" + FOOTER
 
     def smaller(self) -> Iterator[Program]:
-        """The programs made from this one by one cut."""
+        """The programs that one cut makes of this one."""
         for i in reversed(range(len(self.steps))):
             yield dataclasses.replace(self, steps=without(self.steps, i))
         for i in reversed(range(len(self.lines))):
@@ -93,7 +94,7 @@ def without(values: tuple[str, ...], place: int) -> tuple[str, ...]:
 
 
 def is_fit(made: Any) -> bool:
-    """Whether a value may go on: a tensor of some finite numbers."""
+    """Whether a value may be used further: a tensor of some finite numbers."""
     kind = hasattr(made, "isfinite") and made.is_floating_point()
     return kind and made.numel() <= 200 and bool(made.isfinite().all())
 
@@ -112,7 +113,7 @@ def generate(seed: int) -> Program:
 
 
 class Generator:
-    """Lines are tried as they are chosen, so that the function runs."""
+    """Lines are tried when they are chosen, so that the function runs."""
 
     def __init__(self, seed: int) -> None:
         from fuzz.training_check import Seen
@@ -154,7 +155,7 @@ class Generator:
         return Program(tuple(self.inputs), tuple(self.makes), tuple(lines), split, tuple(results), steps)
 
     def add(self, lines: list[str], values: list[str], inner: float) -> None:
-        """One line more, if what is chosen runs and gives finite numbers."""
+        """Add one line if the chosen one runs and gives finite numbers."""
         choose = self.random
         known = [*self.inputs, *values]
         chance = choose.random()
@@ -169,7 +170,7 @@ class Generator:
         try:
             exec(line, self.names)
             fit = name is None or is_fit(self.names[name])
-        except Exception:  # of a view, too, that may not be looked at any more
+        except Exception:  # includes views that may not be read any more
             return
         if not fit:
             return
@@ -217,7 +218,7 @@ class Generator:
 
 
 def reduced(program: Program, fails: Callable[[str], bool], tries: int = 200) -> Program:
-    """A program of which no single cut fails any more (or `tries` are used up)."""
+    """A failing program that no single cut reduces (or the result when `tries` are used up)."""
     progress = True
     while progress and tries > 0:
         progress = False
@@ -230,7 +231,7 @@ def reduced(program: Program, fails: Callable[[str], bool], tries: int = 200) ->
 
 
 class Training:
-    """The programs of the training fuzzer, as `forks` wants them."""
+    """The programs of the training fuzzer, in the form of `forks.Subject`."""
 
     def text(self, seed: int) -> str:
         return generate(seed).source()
@@ -250,7 +251,8 @@ class Training:
         return too_many(ended_by, programs)
 
     def kind(self, found: str) -> str:
-        """What differs, and the words of errors; numbers move as a program is cut down."""
+        """The differing observation, and the words of errors; numbers are omitted, since they change as a program is
+        reduced."""
         what, _, values = found.partition(": ")
         return what + " ".join(re.findall(r"\('\w+Error', .{30}", values))
 

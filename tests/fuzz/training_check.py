@@ -1,7 +1,8 @@
-"""One program of the training fuzzer, eager and compiled: gradients, errors, hooks, and what there is afterwards must agree.
+"""One program of the training fuzzer, eager and compiled: gradients, errors, hooks and the final state must agree.
 
-In: a program's text, a backend. Out: None, or what differs. A program is `program(compiled, see)`: it compiles its functions
-by the one and tells all that it does to the other, a `Seen`. It runs compiled twice, on the same compiled functions.
+In: the source of a program, a backend. Out: None, or the difference. A program is `program(compiled, see)`:
+`compiled` compiles its functions, and `see`, a `Seen`, records its actions. It runs compiled twice, on the same
+compiled functions.
 """
 
 from __future__ import annotations
@@ -23,52 +24,60 @@ import pycompiler
 NAME = "<training program>"
 TOLERANCE, NEAR, NOISE = 1e-9, 1e-6, 1e-12
 
-# Texts of errors that name what compiled code has other names, counts or words for: the node of a view, versions of memory.
+# Parts of error messages that compiled code words differently: the node of a view, versions of memory.
 WORDS = (
     (re.compile(r"[Oo]utput \d+ of \w+"), "output N of X"),
     (re.compile(r"grad_fn=<\w+>"), "grad_fn"),
     (re.compile(r"(modified by an inplace operation): .*", re.DOTALL), r"\1"),
 )
-# Errors after which the rest of a program is not compared, by the reason: the class, and the whole text.  Each such program is counted.
+# Errors after which the rest of a program is not compared, by reason: class and whole message. Each such program is
+# counted.
 FREED = "RuntimeError", r"Trying to backward through the graph a second time \(or directly access saved tensors .*"
 WRITTEN = (
     "RuntimeError",
     r"one of the variables needed for gradient computation has been modified by an inplace operation: .*",
 )
-# What eager says where compiled code may go on or say something else.
+# Errors of eager where compiled code may continue or raise another error.
 EAGER_ALONE = {
-    # `detach_` of a result that eager makes as a view, and we as a tensor with a history
+    # `detach_` of a result that is a view in eager, and a tensor with a history in compiled code
     "eager alone detaches no view": ("RuntimeError", r"Can't detach views in-place\. Use detach\(\) instead\. .*"),
-    # `detach_` of what a node of eager's keeps as it is, and ours kept a name of
+    # `detach_` of a tensor: eager's node saves the tensor itself, our node an alias of it
     "eager alone kept what is detached": (
         "RuntimeError",
         r"Trying to use a saved tensor that has been detached in-place, i\.e\. with \.detach_\(\)\..*",
     ),
 }
-# The same of a derivative of derivatives alone: it frees what it passes of eager's own nodes, and of ours the replay's.
+# The same only for a derivative of derivatives: it frees eager's nodes on its path; in compiled code it frees the
+# replay's.
 FREED_ALONE = {"eager alone freed a node": FREED}
-# What both say in the middle of a backward: gradients have reached some leaves by then, as the nodes are.
+# Errors of both in the middle of a backward: some leaves have their gradients by then, depending on the nodes.
 HALF_DONE = {"both end in a backward, freed": FREED, "both end in a backward, written": WRITTEN}
-# What is a view in eager alone (of memory that nobody else has): its history, and its hooks, begin anew with a write that autograd does
-# not see; docs/questions.md.
+# A view in eager alone (of memory that has no other user): a write that autograd does not record starts its history
+# and hooks anew; docs/known_differences.md.
 BEHIND = "is a view, and written"
-# Errors of our own, which say so: a second derivative that cannot be eager's, and what is run again after a write, which eager reads or refuses.
+# Documented errors of our own: a second derivative that cannot equal eager's, and a rerun after a write, which eager
+# reads or refuses.
 OURS_ALONE = {
     "a second derivative of ours is refused": ("DoubleBackwardError", r"double backward through the compiled graph .*"),
-    "a backward of ours is not run again": ("RuntimeError", r"in compiled code, what a checkpointed function, .*"),
+    "a backward of ours is not run again": (
+        "RuntimeError",
+        r"in compiled code, state that a checkpointed function, .*",
+    ),
 }
 UNSTEADY = "eager moves as well"
-# The most that each reason may end of the programs of a run: share, by reason.
+# The largest share of a run's programs that each reason may end.
 LIMITS = {
     **dict.fromkeys(EAGER_ALONE, 0.03), "eager alone freed a node": 0.2, **dict.fromkeys(HALF_DONE, 0.15), **dict.fromkeys(OURS_ALONE, 0.05),
     BEHIND: 0.02, UNSTEADY: 0.005,
 }  # fmt: skip
-# Results that are gradients have strides that formulas give, which are not eager's (an expanded one, or the sum of two layouts).
+# Gradients as results have the strides of formulas, which differ from eager's (an expanded gradient, or a sum of two
+# layouts).
 GRADIENTS = re.compile(r"autograd\.|\bfunc\.|register_hook")
 
 
 class Seen(list[tuple[str, Any]]):
-    """What a program does and sees, in order; `with see:` notes an error and goes on. `noise` moves the leaves."""
+    """A list of the actions and observations of a program, in order; `with see:` records an error and continues.
+    `noise` moves the leaves."""
 
     def __init__(self, layouts: bool = True, noise: float = 0.0) -> None:
         self.layouts, self.noise = layouts, noise
@@ -97,7 +106,7 @@ class Seen(list[tuple[str, Any]]):
         t.register_hook(lambda grad: self.note("hook", grad))  # type: ignore[no-untyped-call]
 
     def behind(self, t: torch.Tensor) -> torch.Tensor:
-        """A tensor that is to be written, unseen by autograd."""
+        """Return a tensor that the program will write without autograd's knowledge."""
         self.append((BEHIND, t._is_view()))
         return t
 
@@ -106,7 +115,7 @@ class Seen(list[tuple[str, Any]]):
         self.note("identities", [[one is other for other in (*results, *inputs)] for one in results])
 
     def grad(self, ends: Any, starts: Any, create_graph: bool = False, batched: bool = False) -> Sequence[Any]:
-        """The gradients of those that have a history; with `create_graph`, what the first ones are asked for with has a gradient, too."""
+        """The gradients of tensors with a history; with `create_graph`, the first incoming gradients require gradients, too."""
         ends, starts = with_gradients(ends), with_gradients(starts)
         self.note("asked", (len(ends), len(starts)))
         if not ends or not starts:
@@ -179,7 +188,7 @@ def worded(entry: tuple[str, Any]) -> tuple[str, Any]:
 
 
 def reason_of(entry: tuple[str, Any], reasons: dict[str, tuple[str, str]]) -> str | None:
-    """The reason whose error a run has seen."""
+    """The reason whose error a run has recorded."""
     if entry[0] != "error":
         return None
     name, text = entry[1]
@@ -188,7 +197,8 @@ def reason_of(entry: tuple[str, Any], reasons: dict[str, tuple[str, str]]) -> st
 
 
 def first_difference(wanted: Seen, found: Seen, replayed: bool, ended_by: set[str]) -> tuple[int, str] | None:
-    """The first place where two runs differ, and how.  replayed: the program asks for derivatives of derivatives.
+    """The first place where two runs differ, and the difference. replayed: the program computes derivatives of
+    derivatives.
 
     A comparison that ends early adds its reason to `ended_by`."""
     of_eager = {**EAGER_ALONE, **FREED_ALONE} if replayed else EAGER_ALONE
@@ -211,7 +221,8 @@ def first_difference(wanted: Seen, found: Seen, replayed: bool, ended_by: set[st
 
 @contextlib.contextmanager
 def doubles() -> Iterator[None]:
-    """Doubles by default, no warnings, errors of the compiler are raised; all as before at the end, and torch's random numbers."""
+    """Use doubles by default, no warnings, and raise errors of the compiler; at the end restore all settings and the
+    random state."""
     before, state, raises = torch.get_default_dtype(), torch.get_rng_state(), pycompiler.config.raise_internal_errors
     pycompiler.config.raise_internal_errors = True
     torch.set_default_dtype(torch.float64)
@@ -235,7 +246,8 @@ def too_many(ended_by: Counter[str], programs: int) -> list[str]:
 
 
 def difference(text: str, backend: str = "aot_eager", ended_by: set[str] | None = None) -> str | None:
-    """What the compiled program does otherwise than the eager one, or None; `ended_by`: why less than all of it was compared."""
+    """The difference between the compiled program and eager, or None; `ended_by` collects the reasons of an incomplete
+    comparison."""
     ended_by = set() if ended_by is None else ended_by
     linecache.cache[NAME] = (len(text), None, text.splitlines(True), NAME)
     namespace: dict[str, Any] = {"__name__": "fuzzed"}
@@ -270,5 +282,5 @@ def difference(text: str, backend: str = "aot_eager", ended_by: set[str] | None 
 
 
 def main(file: str) -> None:
-    """What a program that is run as a script does."""
+    """The main function of a program that runs as a script."""
     print(difference(Path(file).read_text(), *sys.argv[1:2]) or "the same")

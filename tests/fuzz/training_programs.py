@@ -1,7 +1,9 @@
-"""What programs of the training fuzzer are made of: lines that use values `a` and `b`, and autograd Functions that some of them call.
+"""Parts of the programs of the training fuzzer: lines that use values `a` and `b`, and autograd Functions for some of
+them.
 
-A row that does not run on the values chosen, or gives no finite numbers, is left out of the program; `idx` and `ids` are places.
-There is no `kron`: what it keeps in eager is a view with versions of its own, so that writes go unseen there.
+A row that does not run on the chosen values, or gives no finite numbers, is left out of the program. `idx` and
+`ids` are indices. `kron` is excluded: eager saves a view with a version counter of its own for it, so that writes
+go unnoticed.
 """
 
 from __future__ import annotations
@@ -86,16 +88,16 @@ INNER = (
     "Two.apply({a}, {a})[1]",
 )  # fmt: skip
 
-# What a caller does with results and inputs before gradients are asked for.
+# Effects of the caller on results and inputs before gradients are computed.
 EFFECTS = (
     "see.hook({y})", "see.hook({l})", "{y}.retain_grad()", "{y}.mul_(2)", "{y}.add_({l}.sum())", "{y}[0].mul_(3)", "see.behind({y}).detach().mul_(2)",
     "{x}.data.add_(0)", "{x}.detach().add_(0.1)", "{y}.detach_()", "see.hook({x})",
 )  # fmt: skip
-BEHIND = ("{l}.add_(0.1)", "see.behind({y}).mul_(2)")  # autograd's back
+BEHIND = ("{l}.add_(0.1)", "see.behind({y}).mul_(2)")  # writes that autograd does not record
 
 
 class One(torch.autograd.Function):
-    """Keeps its result."""
+    """Saves its result."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -131,7 +133,7 @@ class Two(torch.autograd.Function):
 
 
 class Scale(torch.autograd.Function):
-    """Gives a view, and takes a number."""
+    """Returns a view, and takes a number."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, by: float) -> torch.Tensor:
@@ -160,7 +162,7 @@ class Sorted(torch.autograd.Function):
 
 
 class Dirty(torch.autograd.Function):
-    """Writes its argument."""
+    """Writes its argument in place."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

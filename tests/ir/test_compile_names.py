@@ -1,4 +1,4 @@
-"""Names of compiles: `[frame/entry]` and a real name, in logs, events and debug folders."""
+"""Names of compiles in logs, events and debug folders: `[frame/entry]` and a readable name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 import pycompiler
 from pycompiler import config, logs
-from pycompiler.ir import titles
+from pycompiler.ir import compile_names
 
 
 class Net(torch.nn.Module):
@@ -75,10 +75,10 @@ def test_events_and_folders(tmp_path: Path) -> None:
     rows = [line.split("\t") for line in names.read_text().splitlines()]
     assert [title.partition("] ")[2] for _, title, _ in rows][:4] == [n for n in NAMES if "." in n]
     assert all((names.parent / folder).is_dir() for folder, *_ in rows)
-    assert rows[0][2] == f"Net.forward (test_titles.py:{Net.forward.__code__.co_firstlineno})"
+    assert rows[0][2] == f"Net.forward (test_compile_names.py:{Net.forward.__code__.co_firstlineno})"
 
 
 def test_a_thread_that_compiles_nothing_has_no_title() -> None:
-    assert titles.current() is None and titles.tag() == ""
-    with titles.within("forward"):
-        assert titles.current() is None
+    assert compile_names.current() is None and compile_names.log_prefix() == ""
+    with compile_names.named_graph("forward"):
+        assert compile_names.current() is None

@@ -1,4 +1,4 @@
-"""What a program says of its functions: allow_in_graph, disallow_in_graph, constants, substitutes, breaks that are errors."""
+"""Marks on functions of a program: allow_in_graph, disallow_in_graph, constants, substitutes, graph breaks as errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 import pycompiler
 from pycompiler.errors import ArgumentError
 from pycompiler.exc import Unsupported
-from pycompiler.ir import control
+from pycompiler.ir import function_marks
 
 X = torch.arange(4.0)
 SCALE = 3.0
@@ -99,7 +99,7 @@ def test_a_parameter_of_its_own_is_left_to_eager() -> None:
     WEIGHT.grad = None
     compiled(X).sum().backward()
     torch.testing.assert_close(WEIGHT.grad, X * 2)
-    with pytest.raises(Unsupported, match="parameter of its own"):
+    with pytest.raises(Unsupported, match="requires grad and is not an argument"):
         pycompiler.compile(lambda x: inner(x) * 2, fullgraph=True)(X)
 
 
@@ -113,7 +113,7 @@ def test_disallowed_functions_break_until_they_are_allowed() -> None:
         torch.testing.assert_close(pycompiler.compile(fn, backend="eager")(X), fn(X))
     finally:
         pycompiler.allow_in_graph(torch.sub)
-        control._marks.pop(id(torch.sub))
+        function_marks._marks.pop(id(torch.sub))
     assert len(graphs_of(fn, X)) == 1
 
 
@@ -127,7 +127,7 @@ def test_results_that_are_constants(mark: Any) -> None:
         @mark
         def depth(self, n: int) -> int:
             calls.append(n)
-            return eval("self.size + n")  # nothing that is captured
+            return eval("self.size + n")  # capture refuses eval
 
     model = Model()
     compiled = pycompiler.compile(lambda x: x + model.depth(2), backend="eager", fullgraph=True)
@@ -178,7 +178,7 @@ def test_substitutes_are_inlined() -> None:
         with pytest.raises(ArgumentError, match="already"):
             pycompiler.substitute_in_graph(operator.indexOf)(index_of)
     finally:
-        control._substitutes.pop(id(operator.indexOf), None)
+        function_marks._substitutes.pop(id(operator.indexOf), None)
 
 
 def test_breaks_that_are_errors() -> None:
@@ -199,11 +199,11 @@ def test_breaks_that_are_errors() -> None:
             y = x.sin()
             pycompiler.graph_break("allowed")
             y = y + 1
-        return y if x.sum() > 0 else x  # data-dependent
+        return y if x.sum() > 0 else x  # data-dependent branch
 
     with pytest.raises(Unsupported, match="depend"):
         pycompiler.compile(lambda x: strict(x), backend="eager")(X)
-    assert not control.breaks_are_errors()
+    assert not function_marks.breaks_are_errors()
 
 
 def test_torchs_own_marks_of_breaks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +235,7 @@ def test_torchs_own_marks_of_breaks(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         torch.testing.assert_close(around(X), (X + 1) * 2)
     assert capsys.readouterr().out == "printed\n" * 2
-    assert not control.breaks_are_errors()
+    assert not function_marks.breaks_are_errors()
 
 
 def test_torchs_older_name_of_is_compiling() -> None:
@@ -263,7 +263,7 @@ def test_torchs_own_range_of_a_size() -> None:
     x, y, number = torch.ones(4), torch.ones(9), torch.ones(())
     for t in (x, y):
         peer.mark_dynamic(t, 0, min=2, max=6)
-    peer.mark_dynamic(number, 0)  # a dimension that there is not
+    peer.mark_dynamic(number, 0)  # the dimension does not exist
     compiled = pycompiler.compile(lambda x, n: x * n, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, number), x)
     with pytest.raises(pycompiler.errors.UserError, match="9, but marked to be from 2 to 6"):
@@ -290,8 +290,8 @@ def test_wrong_arguments(take: Any) -> None:
 def test_errors_of_breaks_are_a_threads() -> None:
     seen: list[bool] = []
     with pycompiler.error_on_graph_break(True):
-        thread = threading.Thread(target=lambda: seen.append(control.breaks_are_errors()))
+        thread = threading.Thread(target=lambda: seen.append(function_marks.breaks_are_errors()))
         thread.start()
         thread.join()
-        assert control.breaks_are_errors()
+        assert function_marks.breaks_are_errors()
     assert seen == [False]

@@ -1,4 +1,4 @@
-"""Generated source text goes when what it belongs to is freed."""
+"""Lifetime of generated source text: the text is dropped when its owner is freed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.fx.graph_module import _loader
 
 import pycompiler
-from pycompiler.ir.texts import drop_text_with, keep_text
+from pycompiler.ir.generated_source import drop_source_when_freed, register_source
 
 
 def texts() -> set[str]:
@@ -21,7 +21,7 @@ def texts() -> set[str]:
 def test_kept_while_its_owner_lives() -> None:
     def owner() -> None: ...
 
-    keep_text(owner, "<kept>", "first\nsecond\n")
+    register_source(owner, "<kept>", "first\nsecond\n")
     assert linecache.getline("<kept>", 2) == "second\n"
     del owner
     assert "<kept>" not in texts()
@@ -30,7 +30,7 @@ def test_kept_while_its_owner_lives() -> None:
 def test_text_of_a_graph() -> None:
     gm = torch.fx.symbolic_trace(lambda x: x + 1)
     gm(torch.ones(1))
-    drop_text_with(gm)
+    drop_source_when_freed(gm)
     name = type(gm).forward.__code__.co_filename
     assert name in texts()
     del gm

@@ -1,4 +1,4 @@
-"""Copies of graphs: nodes of their own, nested graphs too, values shared."""
+"""Copies of graphs: a copy has its own nodes, in nested graphs too, and shares the values."""
 
 from __future__ import annotations
 

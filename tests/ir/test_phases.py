@@ -1,4 +1,4 @@
-"""Phases: which a compile has, how they nest, what they cost."""
+"""Phases of a compile: their names, their nesting and their recorded seconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import pycompiler
-from pycompiler.ir import watch
+from pycompiler.ir import phases
 from pycompiler.utils import compile_times
 
 
-class Seen(watch.Observer):
+class Seen(phases.Observer):
     def __init__(self) -> None:
         self.stack: list[str] = []
         self.inside: dict[str, set[str]] = {}
@@ -32,8 +32,8 @@ class Seen(watch.Observer):
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     made = Seen()
-    monkeypatch.setattr(watch, "observers", [*watch.observers, made])
-    monkeypatch.setattr(watch, "_times", {name: [] for name in watch.PHASES})
+    monkeypatch.setattr(phases, "observers", [*phases.observers, made])
+    monkeypatch.setattr(phases, "_times", {name: [] for name in phases.PHASES})
     yield made
     assert made.ended and all(began == ended and seconds >= 0 for began, ended, seconds in made.ended)
 
@@ -42,15 +42,15 @@ def test_every_phase_of_a_training_step_is_seen_where_it_is(seen: Seen) -> None:
     x = torch.ones(3, requires_grad=True)
     pycompiler.compile(lambda x: (x * 2).sin().sum())(x).backward()
     assert not seen.stack
-    assert set(seen.inside) == set(watch.PHASES)
+    assert set(seen.inside) == set(phases.PHASES)
     assert seen.inside["compile"] == set()
     assert seen.inside["joint"] == seen.inside["partition"] == {"backend"}
     assert seen.inside["capture"] == seen.inside["backend"] == {"compile"}
     assert seen.inside["lowering"] == seen.inside["build"] == {"backend", "backward"}
     headers, cells = compile_times("csv")
     seconds = {name: [float(s) for s in cell.split(", ")] for name, cell in zip(headers, cells, strict=True)}
-    assert [name for name in watch.PHASES if name in seconds] == headers
-    assert len(seconds["lowering"]) == 2  # forward and backward
+    assert [name for name in phases.PHASES if name in seconds] == headers
+    assert len(seconds["lowering"]) == 2  # forward graph and backward graph
     assert sum(seconds["capture"] + seconds["backend"]) <= seconds["compile"][0] + 1e-5
     shown = compile_times("str", aggregate=True)
     assert isinstance(shown, str)
@@ -59,7 +59,7 @@ def test_every_phase_of_a_training_step_is_seen_where_it_is(seen: Seen) -> None:
 
 
 def test_a_phase_that_fails_is_over(seen: Seen) -> None:
-    with pytest.raises(ZeroDivisionError), watch.phase("capture"), watch.phase("guards"):
+    with pytest.raises(ZeroDivisionError), phases.phase("capture"), phases.phase("guards"):
         raise ZeroDivisionError
     assert not seen.stack
     assert set(compile_times("csv")[0]) == {"capture", "guards"}
@@ -68,7 +68,7 @@ def test_a_phase_that_fails_is_over(seen: Seen) -> None:
 def test_artefacts_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, str, str]] = []
 
-    class Looks(watch.Observer):
+    class Looks(phases.Observer):
         where = (-1, "")
 
         @contextlib.contextmanager
@@ -86,7 +86,7 @@ def test_artefacts_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
         def artefact(self, name: str, value: Any) -> None:
             seen.append((*self.where, name if value is not None else "nothing"))
 
-    monkeypatch.setattr(watch, "observers", [*watch.observers, Looks()])
+    monkeypatch.setattr(phases, "observers", [*phases.observers, Looks()])
     compiled = pycompiler.compile(lambda x: (x * 2).sin().sum())
     loss = compiled(torch.ones(3, requires_grad=True))
     compiled(torch.ones(3))
@@ -99,13 +99,13 @@ def test_artefacts_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
         *((first, "backward", name) for name in made),
     ]  # fmt: skip
     assert first != second
-    assert {name for *_, name in seen} <= watch.ARTEFACTS.keys()
+    assert {name for *_, name in seen} <= phases.ARTEFACTS.keys()
 
 
-class Raises(watch.Observer):
-    """Everything that it is told fails; so do its context managers, when they are made, entered or left."""
+class Raises(phases.Observer):
+    """An observer whose methods and context managers raise: at creation, at entry or at exit."""
 
-    wanted = watch.COSTLY
+    wanted = phases.COSTLY
 
     def __init__(self, when: str) -> None:
         self.when, self.told = when, 0
@@ -137,8 +137,8 @@ def test_an_observer_that_raises_changes_nothing(
     when: str, seen: Seen, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     observer = Raises(when)
-    monkeypatch.setattr(watch, "observers", [observer, *watch.observers, observer])
-    monkeypatch.setattr(watch, "_failed", set())
+    monkeypatch.setattr(phases, "observers", [observer, *phases.observers, observer])
+    monkeypatch.setattr(phases, "_failed", set())
     monkeypatch.setattr(logging.getLogger("pycompiler"), "propagate", True)
     compiled = pycompiler.compile(lambda x, n: (x * n).sin().sum())
     x = torch.ones(3, requires_grad=True)
@@ -152,20 +152,20 @@ def test_an_observer_that_raises_changes_nothing(
 
 
 def test_an_observer_keeps_no_exception_from_the_program(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Swallows(watch.Observer):
+    class Swallows(phases.Observer):
         def model(self, number: int) -> contextlib.AbstractContextManager[Any]:
             return contextlib.suppress(BaseException)
 
-    monkeypatch.setattr(watch, "observers", [*watch.observers, Swallows(), Raises("left")])
-    with pytest.raises(ZeroDivisionError), watch.phase("capture"), watch.model(0), watch.graph("forward"):
+    monkeypatch.setattr(phases, "observers", [*phases.observers, Swallows(), Raises("left")])
+    with pytest.raises(ZeroDivisionError), phases.phase("capture"), phases.model(0), phases.graph("forward"):
         raise ZeroDivisionError
 
 
 def test_an_interrupt_in_an_observer_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(watch.Observer):
+    class Interrupted(phases.Observer):
         def begin(self, phase: str) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch, "observers", [Interrupted()])
-    with pytest.raises(KeyboardInterrupt), watch.phase("capture"):
+    monkeypatch.setattr(phases, "observers", [Interrupted()])
+    with pytest.raises(KeyboardInterrupt), phases.phase("capture"):
         pass

@@ -1,15 +1,15 @@
-"""Printer, verifier and interpreter on hand-made programs: each rule catches what it is for."""
+"""Printer, verifier and interpreter on hand-written loop programs: each verifier rule rejects its own kind of mistake."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.interpret import POINTWISE_MEANING, REDUCTION_MEANING, InterpretError, interpret
 from pycompiler.ir.loops import POINTWISE, REDUCTIONS, Buffer, Extern, Loop, Op, Program, Reduction, Ref
 from pycompiler.ir.printer import print_program
 from pycompiler.ir.verify import IRError, verify
+from pycompiler.symbolic.expr import Expr
 
 CPU, F32, I64, BOOL = torch.device("cpu"), torch.float32, torch.int64, torch.bool
 E = Expr.of
@@ -74,7 +74,7 @@ def test_a_program_runs_and_prints():
 
 
 def body_with(**changes):
-    """relu_loop with ops replaced by position: o0=Op(...)."""
+    """`relu_loop` with operations replaced by position: `o0=Op(...)`."""
     loop = relu_loop()
     return replace(loop, body=tuple(changes.get(f"o{i}", op) for i, op in enumerate(loop.body)))
 

@@ -68,7 +68,7 @@ def call2(
 
 
 def arguments(low: float, high: float) -> torch.Tensor:
-    """Evenly spread ones, and where the range spans decades, evenly spread exponents."""
+    """Evenly spread values; if the range spans decades, evenly spread exponents."""
     even = torch.linspace(low, high, 100_000, dtype=torch.float64)
     if low > 0 and high / low > 1e6:
         even = torch.cat([even, torch.logspace(np.log10(low), np.log10(high), 100_000, dtype=torch.float64)])
@@ -101,7 +101,7 @@ SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -3.0, 1e-3, 1e-20,
                         -200.0, 127.99, 128.0, -126.5, 1e10, 3e20, float("inf"), -float("inf"), float("nan")])  # fmt: skip
 
 
-# right where generated code calls them; 1 + erf as an absolute error, as eager's sum is
+# right for the arguments that generated code passes; 1 + erf as an absolute error, as eager's sum is
 PARTIAL = ("sin_near", "cos_near", "one_plus_erf")
 
 
@@ -139,7 +139,7 @@ def test_pow() -> None:
 @pytest.mark.parametrize(("name", "reference"), [
     ("max", torch.maximum), ("min", torch.minimum), ("mod", torch.remainder), ("floordiv", torch.floor_divide)])  # fmt: skip
 def test_binary(name: str, reference: object) -> None:
-    # ATen's remainder itself is only good where the quotient is neither huge nor tiny
+    # ATen's remainder is itself only accurate if the quotient is neither huge nor tiny
     usual = (
         SPECIAL
         if name in ("max", "min")

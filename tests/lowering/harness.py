@@ -13,6 +13,7 @@ from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Extern, Program
 from pycompiler.ir.verify import verify
 from pycompiler.lowering import lower
+from tests.harness.compare import assert_same
 
 
 def lowered(f: Callable[..., Any], args: Sequence[Any]) -> Program:
@@ -36,16 +37,12 @@ def check(f: Callable[..., Any], args: Sequence[Any], *, native: bool | None = N
     got = interpret(program, list(args))
     assert len(want) == len(got)
     for a, b in zip(got, want, strict=True):
-        if not isinstance(b, torch.Tensor):
-            assert a == b
-            continue
-        if rtol is None and b.dtype in (torch.bfloat16, torch.float16):
-            tolerance = {"rtol": 2e-2, "atol": 2e-2}
-        else:
-            tolerance = {} if rtol is None else {"rtol": rtol, "atol": atol if atol is not None else rtol}
-        torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
-        strides = [(s, t) for s, t, n in zip(a.stride(), b.stride(), b.shape, strict=True) if n > 1 and b.numel()]
-        assert all(s == t for s, t in strides), f"strides {a.stride()}, eager's {b.stride()}"
+        half = isinstance(b, torch.Tensor) and b.dtype in (torch.bfloat16, torch.float16)
+        tolerance = 2e-2 if half and rtol is None else rtol
+        assert_same(a, b, tolerance=tolerance, absolute=atol, strides=False)
+        if isinstance(b, torch.Tensor):  # strides of dimensions of one element have no meaning
+            strides = [(s, t) for s, t, n in zip(a.stride(), b.stride(), b.shape, strict=True) if n > 1 and b.numel()]
+            assert all(s == t for s, t in strides), f"strides {a.stride()}, eager's {b.stride()}"
     return program
 
 

@@ -1,4 +1,4 @@
-"""Operators without a lowering run as ATen's kernels, laid out as in the trace; whole models."""
+"""Operators without a lowering run as ATen's kernels with the layout of the trace; whole models."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from pycompiler.graphs import STATISTICS
 from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Extern, Ref
 from pycompiler.lowering import LOWERINGS, LoweringError, lowering, matmul
-from pycompiler.lowering.kept import KEPT_NAMES
+from pycompiler.lowering.aten_kernels import KEPT_NAMES
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,8 @@ def test_extern(name):
 
 
 def test_copies_of_complex_tensors_are_atens():
-    """No kernel was found for the copy that gives a gradient its strides: a whole graph ran through ATen."""
+    """The copy that gives a gradient its strides has no kernel of ours; only it may run through ATen, not the whole
+    graph."""
 
     def f(x):
         return x * x.expand(8, -1, 1, 257)
@@ -126,7 +127,7 @@ def test_what_is_no_operator_is_refused():
 
     for n in gm.graph.nodes:
         n.meta["val"] = None
-    with pytest.raises(LoweringError, match="no ATen operator"):
+    with pytest.raises(LoweringError, match="not an ATen operator"):
         lower(gm)
 
 
@@ -203,7 +204,7 @@ def test_every_core_operator_is_lowered_or_kept_for_a_reason():
 
 
 def test_one_way_down():
-    """An operator is decomposed or lowered; both only where its decomposition leaves it whole for some arguments."""
+    """An operator is decomposed or lowered; both only if its decomposition returns it unchanged for some arguments."""
     table = default_decompositions()
     named = [op for op in LOWERINGS if "dimname" in str(op).lower()]  # overloads of older torches, which no graph has
     assert [op for op in LOWERINGS if op in table and op not in (*PARTIAL, *named)] == []

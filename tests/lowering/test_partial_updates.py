@@ -1,4 +1,5 @@
-"""Parts of inputs that are written: where the input lies, or in a copy; values, versions, views and errors are eager's either way."""
+"""In-place writes of parts of inputs, in the input or in a copy: values, versions, views and errors equal eager's
+either way."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pycompiler
 from pycompiler import graphs
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.loops import Extern
+from tests.harness.compare import assert_same
 
 r = torch.randn
 BIG = (2, 512, 8)
@@ -128,7 +130,7 @@ def positions_of_its_own(c: Any, n: Any, x: Any) -> Any:
     return c.sum(1)
 
 
-# name -> (function, arguments, inputs whose parts are written where they lie)
+# name -> (function, arguments, number of inputs whose parts are written in place)
 CASES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], int]] = {
     "attention": (attention, lambda: [r(2, 512, 8), r(2, 512, 8), at(5), r(2, 1, 8)], 2),
     "equal places": (lambda c, p, x: c.index_copy_(1, p, x) + 1, lambda: [r(BIG), at(5, 5, 5), r(2, 3, 8)], 1),
@@ -169,7 +171,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], int]] = {
 
 @pytest.fixture
 def schedules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Schedule]]:
-    """Of each graph that is compiled, what other tests compiled or not."""
+    """The schedule of each compiled graph, independent of other tests' caches."""
     made: list[Schedule] = []
     scheduled = graphs.scheduled
     monkeypatch.setattr(graphs, "scheduled", lambda *a: made.append(scheduled(*a)) or made[-1])
@@ -178,19 +180,19 @@ def schedules(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Schedule]]:
 
 
 def written(s: Schedule) -> set[str]:
-    """Inputs that calls write where they lie."""
+    """Inputs that calls write in place."""
     calls = [step for step in s.steps if isinstance(step, Extern)]
     return {s.stores[name] for call in calls for name in call.mutates if name in s.stores}
 
 
 def fresh(args: list[Any]) -> list[Any]:
-    """The arguments in memory of their own that is laid out alike, the same offset."""
+    """The arguments in memory of their own with the same layout and offset."""
     return [torch.empty(0, dtype=a.dtype).set_(a.untyped_storage().clone(), a.storage_offset(), a.shape, a.stride())
             if isinstance(a, torch.Tensor) else a for a in args]  # fmt: skip
 
 
 def outcome(f: Callable[..., Any], args: list[Any]) -> tuple[Any, list[Any], list[int]]:
-    """(results or the error, what the arguments then hold, how often each was written)."""
+    """(results or the error, the arguments' contents afterwards, the number of writes of each)."""
     before = [a._version for a in args]
     try:
         results: Any = f(*args)
@@ -207,9 +209,8 @@ def test_cases(name: str, schedules: list[Schedule]) -> None:
     compiled = pycompiler.compile(f, fullgraph=True)
     for _ in range(2):
         (want, theirs, counts), (got, ours, ours_counts) = outcome(f, fresh(args)), outcome(compiled, fresh(args))
-        torch.testing.assert_close(got, want)
-        for a, b in zip(ours, theirs, strict=True):
-            assert torch.equal(a, b)
+        assert_same(got, want)
+        assert_same(ours, theirs, exact=True)
         assert [n > 0 for n in counts] == [n > 0 for n in ours_counts]
     if in_place is not None:
         (s,) = schedules
@@ -242,16 +243,13 @@ WRONG: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]]]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_errors_leave_what_eager_leaves(name: str) -> None:
-    """By an index, in an input that eager has not written yet, or has written in part."""
+    """An index error in an input that eager has not written yet, or has written in part."""
     f, make = WRONG[name]
     args = make()
     compiled = pycompiler.compile(f)
     want, got = outcome(f, fresh(args)), outcome(compiled, fresh(args))
     assert isinstance(want[0], tuple)
-    assert got[0] == want[0]
-    for a, b in zip(got[1], want[1], strict=True):
-        assert torch.equal(a, b)
-    assert got[2] == want[2]
+    assert_same(got, want, exact=True)
 
 
 def test_inputs_that_share_memory() -> None:
@@ -265,7 +263,7 @@ def test_inputs_that_share_memory() -> None:
 
 
 def test_positions_that_are_numbers(schedules: list[Schedule]) -> None:
-    """One place after the other: the second compile has a symbol, and writes where the cache lies."""
+    """One position after the other: the second compile has a symbol, and writes the cache in place."""
 
     def step(c: torch.Tensor, n: int, x: torch.Tensor) -> torch.Tensor:
         c[:, n : n + 1] = x
@@ -283,7 +281,7 @@ def test_positions_that_are_numbers(schedules: list[Schedule]) -> None:
 
 @pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "enable_grad"])
 def test_a_module_that_decodes(mode: str) -> None:
-    """Each step sees what the steps before it have written."""
+    """Each step sees the writes of the earlier steps."""
 
     class Layer(torch.nn.Module):
         def __init__(self) -> None:
@@ -302,7 +300,7 @@ def test_a_module_that_decodes(mode: str) -> None:
     theirs = torch.nn.Sequential(Layer(), Layer()).double()
     ours = torch.nn.Sequential(Layer(), Layer()).double()
     ours.load_state_dict(theirs.state_dict())
-    theirs.load_state_dict(ours.state_dict())  # which counts as a write
+    theirs.load_state_dict(ours.state_dict())  # this counts as a write
 
     def forward(m: torch.nn.Sequential, x: torch.Tensor, pos: torch.Tensor) -> torch.Tensor:
         for part in m:

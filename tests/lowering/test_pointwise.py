@@ -9,6 +9,10 @@ import torch.nn.functional as F
 from harness import bools, check, ints, randn
 
 import pycompiler
+from pycompiler.lowering.elementwise import elementwise
+from pycompiler.lowering.registry import LOWERINGS
+
+pytestmark = pytest.mark.whole  # each row is a rule of its own
 
 f32, f64, bf16, f16, i64, i32, u8 = (
     torch.float32,
@@ -320,7 +324,7 @@ ROUNDED = {
 @pytest.mark.parametrize("dtype", [bf16, f16])
 @pytest.mark.parametrize("number", [0.3, 0.7])
 def test_scalars_beside_half_precision_are_rounded_where_aten_rounds_them(name, dtype, number):
-    """`x == 0.3` holds for the bfloat16 nearest to 0.3; products and quotients are those of 0.3 itself."""
+    """`x == 0.3` holds for the bfloat16 nearest to 0.3; products and quotients use 0.3 itself."""
     near = (torch.arange(-16, 16) * torch.tensor(number, dtype=dtype)).to(dtype)
     x = torch.cat([near, randn(96, dtype=dtype)])
     check(lambda x: ROUNDED[name](x, number), [x], rtol=0, atol=0)
@@ -331,7 +335,7 @@ def test_integers_beside_half_precision_are_rounded():
 
 
 def test_half_power_of_float16():
-    """ATen has no root for it: the power of -inf is inf, that of -0.0 is 0.0."""
+    """ATen uses no root here: `pow` gives inf for -inf, and 0.0 for -0.0."""
     x = torch.tensor([-0.0, -math.inf, 2.0, 0.0], dtype=f16)
     check(lambda x: (torch.signbit(x**0.5), x**0.5, x**-0.5), [x])
 
@@ -343,14 +347,23 @@ def test_negative_lower_bounds_of_unsigned_numbers():
         check(lambda x: F.hardtanh(x, -1, 1), [x], native=True)
 
 
+@pytest.mark.parametrize("name", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_comparisons_of_python_are_the_operators(name, monkeypatch):
+    compare = getattr(operator, name) if name not in ("eq", "ne") else lambda a, b: a.test(name, b)
+    op = getattr(torch.ops.aten, name).Tensor
+    monkeypatch.setitem(LOWERINGS, op, lambda low, x, y: elementwise(low, compare, (x, y)))
+    x, y = torch.tensor([0.0, 1.0, -0.0, 2.0, math.nan, math.inf]), torch.tensor([1.0, 1.0, 0.0, -2.0, 1.0, math.inf])
+    check(lambda x, y: op(x, y), [x, y], native=True)
+
+
 def test_minus_a_bool_is_refused() -> None:
     def program(x: torch.Tensor, b: bool) -> torch.Tensor:
         return x - b
 
     for run in (program, pycompiler.compile(program)):
-        with pytest.raises(RuntimeError, match="Subtraction"):  # it gave numbers
+        with pytest.raises(RuntimeError, match="Subtraction"):  # not computed with the bool as a number
             run(torch.ones(2), True)
-    compiled = pycompiler.compile(lambda x, n: x - n)  # what is said of truths is not said of numbers
+    compiled = pycompiler.compile(lambda x, n: x - n)  # the rule for booleans does not apply to numbers
     assert [compiled(torch.ones(2), n).tolist() for n in (0.5, 0.25, 3.0)] == [[0.5, 0.5], [0.75, 0.75], [-2.0, -2.0]]
     assert compiled.counters()["compiles"] == 2
     with pytest.raises(RuntimeError, match="Subtraction"):
@@ -370,7 +383,7 @@ def test_logarithms_of_half_precision_are_rounded_as_their_numbers_are():
 
 @pytest.mark.parametrize("backend", ("aot_eager", "native"))
 def test_complex_infinities_meet_the_factors_that_atens_kernels_have(backend):
-    """There is 1 + 0j in front of what is added or subtracted, times an infinity a NaN."""
+    """ATen's kernels multiply an added or subtracted operand by 1 + 0j, which gives NaN for an infinity."""
     inf, nan = math.inf, math.nan
     values = [0j, 1 + 2j, complex(inf, 0), complex(inf, inf), complex(nan, 1), complex(1, -inf), -2 + 0j]
 

@@ -1,4 +1,4 @@
-"""Max pooling as loops: values and positions as eager's, with padding, ties, NaN and infinities."""
+"""Max pooling as loops: values and positions equal eager's, with padding, ties, NaN and infinities."""
 
 import pytest
 import torch
@@ -40,6 +40,14 @@ def test_dtypes(dtype: torch.dtype) -> None:
 def test_an_unread_position_is_not_computed() -> None:
     program = lowered(lambda x: F.max_pool2d(x, 3, 2, 1), (randn(2, 3, 9, 11),))
     assert len(program.nodes) == 1
+
+
+def test_places_are_held_within_an_image_where_they_may_leave_it() -> None:
+    """Comparisons that always hold are omitted: if the first place is 0, no comparison with 0 exists."""
+    x = randn(1, 1, 8, 8)
+    for window, count in (((2, 2), 0), ((3, 2, 1), 6)):
+        [loop] = lowered(lambda x, w=window: F.max_pool2d(x, *w), (x,)).nodes
+        assert str(loop).count("max(") == count, loop
 
 
 def test_dilated_and_large_windows_stay_with_aten() -> None:

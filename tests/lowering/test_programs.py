@@ -15,6 +15,9 @@ from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Extern, Loop
 from pycompiler.ir.verify import verify
 from pycompiler.lowering import lower
+from pycompiler.lowering.graph import LoweringError
+
+pytestmark = pytest.mark.whole  # each row is a rule of its own
 
 UNARY = [torch.relu, torch.sin, torch.sigmoid, torch.abs, lambda t: t.exp().log1p(), lambda t: t * t, torch.tanh]
 BINARY = [torch.add, torch.mul, torch.sub, torch.maximum, lambda a, b: torch.where(a > b, a, b * 0.5)]
@@ -39,7 +42,7 @@ LAYOUT = [
 
 
 def random_program(seed):
-    """A function of two tensors that applies the same random steps each time that it is called."""
+    """A function of two tensors that applies the same random steps in each call."""
 
     def f(x, y):
         r = random.Random(seed)
@@ -100,6 +103,18 @@ def test_symbolic_sizes(name):
         torch.testing.assert_close(interpret(program, [x])[0], f(x))
 
 
+def test_floats_of_torchs_symbols_are_refused():
+    """Such symbols belong to `make_fx`; a captured graph has symbols of pycompiler."""
+    with pytest.raises(LoweringError, match="not an ATen operator"):
+        lower(aten_graph(lambda x: x * (x.shape[0] / 2), [randn(5, 6)], tracing_mode="symbolic"))
+
+
+def test_sizes_of_tensors_are_known_today():
+    program = lower(aten_graph(lambda x: x.exp(), [randn(5, 7)], tracing_mode="symbolic"))
+    [x] = program.inputs
+    assert [program.hints[n.symbol] for n in x.shape] == [5, 7]
+
+
 def test_sizes_that_depend_on_data_are_refused():
     with torch.no_grad():
         gm = make_fx(lambda x: x.nonzero() + 1, tracing_mode="symbolic")(torch.ones(3))
@@ -120,9 +135,22 @@ def test_another_device():
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_both_ends_of_lerp(device):
+    """GPU kernels round differently from CPU kernels: the trees differ, and both equal eager's CPU result except for
+    rounding."""
+    x, y, w = randn(6), randn(6, seed=1), torch.tensor([0.0, 0.25, 0.49, 0.5, 0.75, 1.0])
+    with FakeTensorMode() as mode, torch.no_grad():
+        fakes = [torch.empty(6, device=device) for _ in range(3)]
+        with mode:
+            gm = make_fx(lambda x, y, w: torch.lerp(x, y, w))(*fakes)
+    [found] = interpret(lower(gm), [x, y, w])
+    torch.testing.assert_close(found, torch.lerp(x, y, w))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("asked", ["", "the knob", "torch"])
 def test_sums_at_places_repeat_bit_for_bit_where_that_is_asked_for(device, asked):
-    """Atomic adds of a GPU come in any order: floats go to ATen, which has kernels that sort.  On a CPU one thread adds."""
+    """Atomic adds of a GPU have any order: floats go to ATen's sorting kernels. On a CPU one thread adds."""
 
     def f(x, y, i):
         return (x.index_add(0, i, x[:2]), x.index_put((i,), x[:2], accumulate=True), x.scatter_add(0, i[:, None], x),

@@ -8,6 +8,8 @@ from harness import bools, check, externs, ints, lowered, randn
 import pycompiler
 from pycompiler.ir.loops import Loop
 
+pytestmark = pytest.mark.whole  # each row is a rule of its own
+
 f32, f64, bf16, i64 = torch.float32, torch.float64, torch.bfloat16, torch.int64
 
 REDUCTIONS = {
@@ -130,6 +132,15 @@ def test_affine_group_norm_and_rms_norm_gradients():
     )
 
 
+def test_group_norm_of_channels_that_lie_last():
+    x = randn(2, 4, 3, 5).to(memory_format=torch.channels_last)
+    check(
+        lambda x, w, b: torch.native_group_norm(x, w, b, 2, 4, 15, 2, 1e-5),
+        [x, randn(4, seed=1), randn(4, seed=2)],
+        native=True,
+    )
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm(training):
     def both(x, w, b, mean, var, g):
@@ -193,7 +204,7 @@ def test_softmax_folds_twice():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("n", [3, 108, 1000])
 def test_equal_numbers_do_not_vary(dtype, n):
-    """Their rounded sum, divided, is another number; ATen's moments grow from the first number on."""
+    """Their rounded sum, divided, would be another number; ATen's moments start from the first number."""
     x = torch.randn(5, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(n)).to(dtype).expand(5, n)
 
     def fn(x, rows):
@@ -207,13 +218,13 @@ def test_equal_numbers_do_not_vary(dtype, n):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("scale", [1.0, 3e4])
 def test_equal_numbers_are_normalised_to_zero(dtype, scale):
-    """Whatever makes them, and in rows of any length: what their rounded mean was away came out as up to 1."""
+    """Holds for any producer of the row and any length: the error of a rounded mean would be normalised up to 1."""
     for n in (3, 7, 108, 1000):
         start = torch.randn(5, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) * scale
         x = start.to(dtype).expand(5, n).contiguous()
 
         def fn(x, n=n):
-            made = F.gelu(x) / 7  # which are not at hand before the moments
+            made = F.gelu(x) / 7  # values that do not exist before the moments
             norms = F.layer_norm(x, (n,)), F.layer_norm(x + x, (n,)), F.layer_norm(made, (n,))
             images = x.view(1, 5, n)
             norms += F.group_norm(images, 5), F.instance_norm(images), F.batch_norm(images, None, None, training=True)
@@ -225,21 +236,22 @@ def test_equal_numbers_are_normalised_to_zero(dtype, scale):
 
 @pytest.mark.parametrize("n", [100, 2100])
 def test_moments_of_doubles_beside_a_far_first_number(n):
-    """What the others are away from the first one has lost their digits (a fuzzed program, seed 70007352)."""
+    """Differences from a far first number would lose their digits (a fuzzed program, seed 70007352)."""
     x = torch.zeros(1, n, dtype=torch.float64)
     x[0, 0] = 0.7345
     norm, (_, mean) = pycompiler.compile(lambda x: (F.layer_norm(x, (n,)), torch.var_mean(x, 1)))(x)
-    assert abs(mean.item() * n / 0.7345 - 1) < n * 2.0**-53  # n roundings, in vectors of whatever width
+    assert abs(mean.item() * n / 0.7345 - 1) < n * 2.0**-53  # n roundings, for any vector width
     assert abs(norm.sum().item()) < 1e-11
 
 
 def test_normalised_beside_a_far_first_number():
-    """The first number is no better a start than another one where it lies far off."""
+    """The first number is a bad start value if it is far off."""
     x = torch.randn(4, 1024, generator=torch.Generator().manual_seed(0))
     x[:, 0] = torch.tensor([1e4, -1e6, 1e8, 3.0])
     exact = F.layer_norm(x.double(), (1024,))
     found = pycompiler.compile(F.layer_norm)(x, (1024,)).double()
-    # A few roundings of the largest, 32: a lane adds to it what else it sums, twice as much where vectors are half as long.
+    # A few roundings of the largest, 32: a vector lane adds its other terms to it, twice as many if vectors are half
+    # as long.
     assert (found - exact).abs().max() < 16 * 2.0**-23 * exact.abs().max()
 
 

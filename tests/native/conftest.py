@@ -1,4 +1,4 @@
-"""What tests of the engine have in common."""
+"""Shared fixtures of the engine tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A program: guards ask objects of the user's, and these drop everything that the check has looked at.
+"""Program under test: guards run code of the user's objects, and that code frees every object that the check reads.
 
-Run by `test_ownership.py` under Python's debug allocator, which fills freed memory: what is used after it was freed is
-found.  `python ownership.py` prints one line a scene.
+`test_ownership.py` runs it under Python's debug allocator, which overwrites freed memory, so that a use after free
+fails. `python ownership.py` prints one line per scene.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ act: Callable[[], None] = lambda: None  # noqa: E731  what the user's code does 
 
 
 class Asked:
-    """Every question runs `act`.  Has the hash of `like`, and is equal to nothing."""
+    """Every query runs `act`. Has the hash of `like`, and equals no object."""
 
     def __init__(self, like: Any = None) -> None:
         self.__dict__["like"] = like
@@ -79,7 +79,7 @@ class Plain:
 
 @dataclass
 class Scene:
-    """`value` is looked at by `guards` on `source`; `holds` says whether they hold when nothing happens."""
+    """`guards` on `source` read `value`; `holds`: whether they hold if `act` does nothing."""
 
     value: Callable[[], Any]
     guards: Callable[[Source], list[Guard]]
@@ -87,7 +87,7 @@ class Scene:
 
 
 def with_key(like: str, **items: Any) -> dict[Any, Any]:
-    """A dict in which looking for `like` asks another key first."""
+    """A dict in which a lookup of `like` first compares with another key."""
     return {Asked(like): 0, **items}
 
 
@@ -136,7 +136,7 @@ LATER = ATTRIBUTES.dict_item("later")
 
 
 def around(scene: Scene) -> list[Guard]:
-    """The scene's guards between others, which look at values that the same containers hold."""
+    """The scene's guards between others, which read values of the same containers."""
 
     def look(source: Source) -> list[Guard]:
         items = source.then("instance_dict").dict_item("items")
@@ -158,7 +158,7 @@ def box_of(scene: Scene) -> Any:
 
 
 def drop(box: Any) -> None:
-    """All that is reachable from the box goes, and its memory is used again."""
+    """Free every object reachable from the box, and reuse its memory."""
     for part in list(vars(box).values()):
         if isinstance(part, Plain):
             part.items.clear()
@@ -171,7 +171,7 @@ def drop(box: Any) -> None:
 
 
 def check_tree(scene: Scene, warm: int) -> None:
-    """The check by itself; after `warm` calls it may be recorded, and takes the fast path."""
+    """Check the tree alone; after `warm` calls it may be recorded, and takes the fast path."""
     global act
     box = box_of(scene)
     tree = _native.GuardTree(around(scene), ["x"])
@@ -184,7 +184,7 @@ def check_tree(scene: Scene, warm: int) -> None:
 
 
 def check_call(scene: Scene, warm: int, what: str) -> None:
-    """A call whose argument is a default, of entries that `what` happens to meanwhile; its inputs come out whole."""
+    """Call with a default argument while `what` happens to the entries; the inputs come out unchanged."""
     global act
 
     def fn(x: Any = box_of(scene)) -> Any:  # noqa: B008
@@ -225,7 +225,7 @@ def check_call(scene: Scene, warm: int, what: str) -> None:
 
 def main() -> None:
     gc.collect()
-    gc.freeze()  # what is there already need not be looked at each time
+    gc.freeze()  # existing objects need no scan in each collection
     for name, scene in SCENES.items():
         for warm in (0, 1, 3):
             check_tree(scene, warm)

@@ -40,7 +40,7 @@ def make(signature: str) -> tuple[Any, Any]:
     scope: dict[str, Any] = {}
     exec(f"def f({signature}): return dict(locals())", scope)
     fn = scope["f"]
-    # The generated code has no signature to complain with: what arrives are the engine's slots.
+    # The generated code has no signature that could raise: it receives the engine's slots.
     compiled = _native.CompiledFunction(
         fn, equality_compiler(fn, lambda d: d), recompile_limit=10**6, accumulated_limit=10**6
     )
@@ -71,7 +71,7 @@ def test_defaults_are_read_at_each_call() -> None:
     assert compiled() == {"a": 7, "k": 8}
     fn.__defaults__ = None
     assert outcome(compiled, (), {}) == outcome(fn, (), {}) != {}
-    fn.__defaults__ = (1, 2, 3)  # more than there are parameters: CPython takes the last
+    fn.__defaults__ = (1, 2, 3)  # more than the parameters: CPython takes the last ones
     assert compiled() == fn() == {"a": 3, "k": 8}
     fn.__kwdefaults__ = None
     assert outcome(compiled, (1,), {}) == outcome(fn, (1,), {})

@@ -1,4 +1,4 @@
-"""Entries, modes, limits, tail calls, and what a call keeps alive."""
+"""Entries, modes, limits, tail calls, and the references that a call holds."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_hits_and_recency() -> None:
     for x in (1, 2, 3):
         assert c(x) == ("compiled", x, 0)
     checks = c.counters()["guard_checks"]
-    assert c(1) == ("compiled", 1, 0)  # the oldest: three checks
+    assert c(1) == ("compiled", 1, 0)  # the oldest entry: three checks
     assert c.counters()["guard_checks"] == checks + 3
-    assert c(1) == ("compiled", 1, 0)  # now the first: one check
+    assert c(1) == ("compiled", 1, 0)  # now the first entry: one check
     assert c.counters()["guard_checks"] == checks + 4
     assert [e.guards[0].arg for e in c.entries] == [1, 3, 2]
     n = c.counters()
@@ -95,7 +95,7 @@ def test_exceptions_of_the_compiler_propagate_and_leave_it_usable() -> None:
 
 @pytest.fixture
 def own_error() -> Iterator[None]:
-    """The engine's own exception classes, whatever the package chose."""
+    """The engine's own exception classes, without the package's replacements."""
     from pycompiler.errors import BadBackendResult, RecompileError
 
     _native.hand_in(RecompileError=_native.RecompileError, BadOutputs=RuntimeError)
@@ -130,7 +130,7 @@ def test_recompile_error_class_can_be_chosen(own_error: None) -> None:
     _native.hand_in(RecompileError=Mine)
     with pytest.raises(Mine, match="nothing is compiled yet"):
         c(1)
-    with pytest.raises(TypeError, match="the engine asks for no Other; known: same_constant"):
+    with pytest.raises(TypeError, match="unknown name Other; known: same_constant"):
         _native.hand_in(Other=Mine)
 
 
@@ -139,7 +139,7 @@ def limits() -> Iterator[list[Any]]:
     seen: list[Any] = []
     _native.hand_in(on_limit=lambda c, reasons: seen.append((c, reasons)))
     yield seen
-    _native.hand_in(on_limit=reports.on_limit)  # the process goes on to other tests
+    _native.hand_in(on_limit=reports.on_limit)  # later tests in the process need it
 
 
 def test_recompile_limit(limits: list[Any]) -> None:
@@ -226,7 +226,7 @@ def test_output_templates() -> None:
         assert r[3] is y[0]
     assert r["a"][1] is not c(x, y)["a"][1]
     c.set_mode("run")
-    assert c(x, [])[0] == "eager"  # a source of an output that cannot be read is a miss
+    assert c(x, [])[0] == "eager"  # an output whose source cannot be read is a miss
 
 
 def test_plan_errors(own_error: None) -> None:
@@ -443,7 +443,7 @@ def test_call_from_its_own_compilation_is_eager() -> None:
 
 
 def test_an_entry_becomes_another_one() -> None:
-    """Bound or not yet; its guards, closure and count of hits stay."""
+    """`become` works before and after the engine binds the entry; its guards, closure and hit count stay."""
 
     def answer(k: int) -> Any:
         return lambda x, y: (k, x, y)
@@ -461,12 +461,12 @@ def test_an_entry_becomes_another_one() -> None:
     c.reset()
     assert c(1) == (7, 1, 0) and not waiting
     with pytest.raises(ValueError, match="locals"):
-        stored.become(_native.Entry(guards, lambda x: x, "function"))  # takes another number of locals
+        stored.become(_native.Entry(guards, lambda x: x, "function"))  # it takes another number of locals
     assert c(1) == (7, 1, 0)
 
 
 def test_an_entry_becomes_another_one_while_the_engine_binds_it() -> None:
-    """Binding runs Python (here the key's hash), in which a worker may be quicker."""
+    """Binding runs Python (here the key's hash), and meanwhile another thread may replace the entry."""
     stored = _native.Entry([], double, "eager")
 
     class Key:
@@ -490,7 +490,7 @@ def test_a_call_that_runs_keeps_what_it_runs() -> None:
 
 
 def test_an_entry_that_ended_is_gone() -> None:
-    """For calls, positions and limits; a call that runs it goes on."""
+    """An ended entry serves no call, has no position and counts for no limit; a running call of it continues."""
     made: list[Any] = []
 
     def compile(s: Any, l: Any, r: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The guard kind "data", natively, against its Python evaluator: what numbers in tensors decide."""
+"""The guard kind "data" (values in tensors), natively, against its Python evaluator."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from pycompiler import _native
-from pycompiler.ir.data_checks import COMPARISONS, DataChecks, Decision, X
 from pycompiler.ir.guards import Guard, explain, first_failure
 from pycompiler.ir.source import Scope, local
-from pycompiler.ir.symbolic_node import Real
+from pycompiler.symbolic.data_checks import COMPARISONS, DataChecks, Decision, X
+from pycompiler.symbolic.symbolic_node import Real
 
 A, B, W = local("a"), local("b"), local("w")
 SINGLE, DOUBLE = (torch.Tensor, torch.float32, 4), (torch.Tensor, torch.float64, 8)
@@ -77,7 +77,7 @@ def test_memory_that_two_have(level: str) -> None:
     base, apart = torch.full((8,), 3.0), torch.full((4,), 3.0)
     two = Guard("data", A, DataChecks((SINGLE, SINGLE), (above(2.0, 0, 1),)), (B,))
     one = Guard("data", A, DataChecks((SINGLE,), (above(2.0, 0),)), (W,))
-    assert agree(two, {"a": base[1], "b": base[2]})  # each has its place
+    assert agree(two, {"a": base[1], "b": base[2]})  # each has its own place
     assert not agree(two, {"a": base[1], "b": base[1:2]})
     assert agree(one, {"a": base[1], "w": apart})
     assert not agree(one, {"a": base[1], "w": base[4:]})  # another part of the storage

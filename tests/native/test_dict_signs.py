@@ -1,4 +1,4 @@
-"""How dicts tell the fast path of guards that they changed: by events where this CPython has them, by versions elsewhere."""
+"""Signs of changed dicts for the fast path of guards: events where this CPython has them, versions elsewhere."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_is_watched_is_let_go() -> None:
     things = [Checked() for _ in range(5)]
     assert _native.watched_dicts() == before + 15
     del things[0].thing
-    assert _native.watched_dicts() == before + 12  # dicts that died have said so
+    assert _native.watched_dicts() == before + 12  # dead dicts have sent their event
     del things[:3]
     assert _native.watched_dicts() == before + 6
     shared = Checked(things[0].thing)
@@ -119,7 +119,7 @@ def test_reset_lets_go() -> None:
 
 
 def test_an_address_that_is_used_again() -> None:
-    """A dict that died proves nothing about the next one at its address."""
+    """A dead dict proves nothing about the next dict at its address."""
     for _ in range(200):
         c = Checked()
         c.thing.table = None
@@ -169,7 +169,7 @@ def test_a_change_while_the_collector_runs() -> None:
 
 
 def test_a_tree_that_dies_with_what_it_watches() -> None:
-    """The tree, its object and the dicts are one piece of garbage, torn down in any order."""
+    """The tree, its object and the dicts are garbage of one cycle, freed in any order."""
     before = _native.watched_dicts()
     for _ in range(20):
         c = Checked()
@@ -205,7 +205,7 @@ def test_changes_by_other_threads() -> None:
 
 
 def test_models_of_torch() -> None:
-    """Stores by the class's own `__setattr__`, hooks, moved parameters."""
+    """Stores through the class's own `__setattr__`, hooks, moved parameters."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     d = X.then("instance_dict").dict_item("_modules").dict_item("0").then("instance_dict")
     guards = [
@@ -273,7 +273,7 @@ assert taken > 3
 
 @needs_events
 def test_no_callback_is_left() -> None:
-    """Versions have to do then (3.14 has none: each guard is evaluated), and nobody is told of an error."""
+    """Without callbacks versions are the sign (3.14 has none: each guard is evaluated), and no error is reported."""
     left = _native.force_dict_sign("versions")
     run(TAKE_ALL, f'assert _native.force_dict_sign(None) == "{left}"', fast=left != "nothing")
 
@@ -297,7 +297,8 @@ def test_a_forked_process_and_the_end_of_the_interpreter() -> None:
 
 
 def test_attributes_that_are_being_cleared() -> None:
-    """3.13 drops them one by one after it has told that there are none: a finalizer sees it in between."""
+    """Quirk of CPython 3.13: it first reports an empty dict, then drops the values one by one; a finalizer runs in
+    between."""
 
     class Calls:
         def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""The fast path of guards: whatever is changed, behind whichever back, it says what the full evaluation says."""
+"""The fast path of guards: after any change, however hidden, its verdict equals the full evaluation's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 import pycompiler
 from pycompiler import _native
 from pycompiler.ir.guards import Guard, TensorSpec, first_failure, global_state
-from pycompiler.ir.source import GLOBALS, Scope, Source, const, local
+from pycompiler.ir.source import GLOBALS, Scope, Source, const_source, local
 
 pytestmark = pytest.mark.skipif(not _native.set_fast_guards(True), reason="dicts of this CPython tell of no change")
 SIGNS = [sign for sign in ("events", "versions") if _native.force_dict_sign(sign) == sign]  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def guard_tree(s: Source, tree: Tree, out: list[Guard]) -> None:
 
 
 def all_guards(tree: Tree) -> list[Guard]:
-    guards = [Guard("global_state", const(None), global_state())]
+    guards = [Guard("global_state", const_source(None), global_state())]
     guard_tree(X, tree, guards)
     weights = [g.source for g in guards if g.kind == "tensor"]
     guards.append(Guard("no_alias", weights[0], None, tuple(weights[1:])))
@@ -151,7 +151,7 @@ class Checked:
 
 
 def swap(o: Any, name: str, value: Any) -> Callable[[], None]:
-    """Sets an attribute; the result sets it back."""
+    """Sets an attribute; the returned function restores it."""
     old = getattr(o, name)
     setattr(o, name, value)
     return lambda: setattr(o, name, old)
@@ -200,7 +200,7 @@ def cell_of(leaf: Leaf) -> Any:
     return leaf.fn.__closure__[0]
 
 
-# Every row changes something that a guard of the leaf speaks of, and gives back how to undo it.
+# Each row changes an object that a guard of the leaf reads, and returns the undo function.
 BREAKING: dict[str, Callable[[Leaf], Callable[[], None]]] = {
     "attribute": lambda m: swap(m, "n", -1),
     "flag": lambda m: swap(m, "flag", False),
@@ -278,7 +278,7 @@ def reorder(m: Leaf) -> Callable[[], None]:
     return undo
 
 
-# These change what no guard speaks of.
+# Each row changes state that no guard reads.
 HARMLESS: dict[str, Callable[[Leaf], Any]] = {
     "another attribute": lambda m: setattr(m, "extra", object()),
     "a counter": lambda m: setattr(m, "count", getattr(m, "count", 0) + 1),
@@ -326,7 +326,7 @@ def test_harmless_changes_do_not_stop_the_fast_path(name: str) -> None:
 
 
 def test_a_counter_in_every_module_is_learned() -> None:
-    """What changes between all checks is watched no more; the rest still is."""
+    """A value that changes between all checks is no longer watched; all others still are."""
     c = Checked(Tree(2))
     for _ in range(60):
         for leaf in c.tree.leaves():
@@ -443,14 +443,14 @@ def test_what_a_weak_reference_refers_to_is_gone(callback: Any) -> None:
         for _ in range(3):
             assert tree.check({"x": references}, globals_) is None
         del box
-        box = Box()  # in the same memory
+        box = Box()  # at the same address
         assert tree.check({"x": references}, globals_) is not None
         references[0] = weakref.ref(box)
         assert tree.check({"x": references}, globals_) is not None
 
 
 def test_a_weak_reference_is_not_kept_for_its_callback() -> None:
-    """Where the program drops the reference, nothing is called when its object goes."""
+    """The recording holds no weak reference with a callback: after the program drops it, the callback is not called."""
 
     class Box:
         pass
@@ -469,7 +469,7 @@ def test_a_weak_reference_is_not_kept_for_its_callback() -> None:
 
 
 def test_a_dict_that_is_not_watched_is_not_read_when_it_is_gone() -> None:
-    """An argument whose contents change often is evaluated each time: the recording has no word of the dict that it saw."""
+    """An argument whose contents change often is evaluated each time: the recording holds no word of such a dict."""
 
     class Slots:  # as large as a dict
         __slots__ = ("a", "b", "c", "d")
@@ -489,7 +489,7 @@ def test_a_dict_that_is_not_watched_is_not_read_when_it_is_gone() -> None:
         old["other"] = i
     assert check(old) and check(old) and native.is_fast
     last = tables.pop()
-    del tables, old  # the interpreter keeps eighty dead dicts to use them again: the last one is given back
+    del tables, old  # the interpreter reuses the last of eighty dead dicts first: this one's memory is returned
     others = [Slots() for _ in range(2000)]
     assert check(last) and native.is_fast
     assert len(others) == 2000 and not check({"k": 2})
@@ -505,7 +505,7 @@ def test_it_holds_no_object() -> None:
         + [weakref.ref(tree)]
     )
     native = c.native
-    # the guards name the functions' code and the methods, never the objects
+    # the guards refer to the functions' code and the methods, never to the objects
     del tree, c
     gc.collect()
     assert [r() for r in refs if r() is not None] == []
@@ -552,7 +552,7 @@ def test_entries_use_it_and_records_are_right() -> None:
 
 
 class Evil:
-    """A property whose read drops what the rest of the check looks at."""
+    """A property whose read drops the other objects that the check reads."""
 
     def __init__(self, victim: Leaf) -> None:
         self.victim = victim
@@ -618,15 +618,15 @@ def test_random_changes(seed: int) -> None:
 def test_module_type_instances_and_types() -> None:
     m = types.ModuleType("m")
     m.value, m.fn = 1, len  # type: ignore[attr-defined]
-    d = const(m).then("instance_dict")
+    d = const_source(m).then("instance_dict")
     guards = [
         Guard("equals", d.dict_item("value"), 1),
         Guard("id_is", d.dict_item("fn"), len),
-        Guard("type_is", const(m), types.ModuleType),
+        Guard("type_is", const_source(m), types.ModuleType),
     ]
     guards += [
         Guard("dict_absent", d, "nothing"),
-        Guard("instance_absent", const(m), "nothing"),
+        Guard("instance_absent", const_source(m), "nothing"),
         Guard("type_is", d.dict_item("value"), int),
     ]
     tree = _native.GuardTree(guards, ())
@@ -657,6 +657,24 @@ def test_module_type_instances_and_types() -> None:
     assert not check()
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_lists_that_are_compared_whole(same: bool) -> None:
+    """A list may change in place and remain the object that was compared: each check reads its elements again."""
+    m = types.ModuleType("m")
+    m.value = [1, "a", 2.5]  # type: ignore[attr-defined]
+    constant = m.value if same else list(m.value)
+    tree = _native.GuardTree([Guard("equals", const_source(m).then("instance_dict").dict_item("value"), constant)], ())
+    for _ in range(3):
+        assert tree.check({}, {}) is None
+    if not same:
+        m.value[1] = "b"
+        assert tree.check({}, {}) == 0
+        m.value[1] = "a"
+        assert tree.check({}, {}) is None
+        m.value = tuple(m.value)  # type: ignore[attr-defined]
+        assert tree.check({}, {}) == 0
+
+
 class Anything:
     pass
 
@@ -667,8 +685,8 @@ OTHERS: list[Any] = [5, 1 << 70, 2.5, "text", b"", None, [], {}, (), (1,), Anyth
 
 @pytest.mark.parametrize("at", range(len(OTHERS)))
 def test_what_is_recorded_before_the_check_may_be_anything(at: int) -> None:
-    """Something that a recording relied on changed, and then what was a tensor, a dict, a class, a function became another thing:
-    a recording read its memory as a tensor's (a crash)."""
+    """An assumption of a recording fails, and a tensor, dict, class or function was replaced by an object of another
+    kind. The check must not read the new object's memory as the old kind's (a crash)."""
     other = OTHERS[at]
     for name in ("weight", "buffer", "hooks", "table", "items", "pair", "fn", "refs", "n", "method", "cls"):
         leaf, beside = Leaf(3), Anything()

@@ -16,16 +16,24 @@ import pytest
 import torch
 
 from pycompiler import _native
-from pycompiler.ir.computed import at_key, given_text, has_key, is_same_key, joined, overflows, whole
+from pycompiler.ir.computed_sources import (
+    at_key,
+    call_with_plain,
+    fold_container,
+    has_key,
+    is_same_key,
+    joined,
+    overflows,
+)
 from pycompiler.ir.guards import GUARD_KINDS, Guard, TensorSpec, first_failure, global_state, holds
-from pycompiler.ir.source import ACCESSORS, GLOBALS, Scope, Source, const, local
+from pycompiler.ir.source import ACCESSORS, GLOBALS, Scope, Source, const_source, local
 from tests.children import python
 
 X = local("x")
 
 
 def agree(guards: list[Guard], scope: Scope, names: tuple[str, ...] = ("x", "y")) -> bool:
-    """Native and Python evaluators agree; whether the guards hold."""
+    """Whether the guards hold; native and Python evaluators must agree."""
     tree = _native.GuardTree(guards, names)
     return agree_tree(tree, guards, scope)
 
@@ -106,7 +114,7 @@ ARGS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("kind", sorted(ARGS))
 def test_kind_on_all_pairs_of_values(kind: str) -> None:
-    """A guard made from one value, checked on every other: over 60 x 60 pairs a kind."""
+    """A guard built from one value, checked on every other: over 60 x 60 pairs per kind."""
     held = failed = 0
     for seen in VALUES:
         guards = [Guard(kind, X, ARGS[kind](seen))]
@@ -144,7 +152,7 @@ def test_instance_and_class_attributes() -> None:
 
 
 def test_attributes_of_a_class_that_change_and_come_back() -> None:
-    """One look at the version of a class stands for all guards on its attributes."""
+    """One read of the class version stands for all guards on the class's attributes."""
 
     class Base:
         def g(self) -> None: ...
@@ -156,7 +164,7 @@ def test_attributes_of_a_class_that_change_and_come_back() -> None:
         def f(self) -> None: ...
 
     f, g = Thing.__dict__["f"], Base.__dict__["g"]
-    source = const(Thing)
+    source = const_source(Thing)
     guards = [Guard("id_is", source.then("mro_lookup", "f"), f), Guard("class_absent", source, "h")]
     guards += [Guard("id_is", source.then("mro_lookup", "g"), weakref.ref(g))]
     tree = _native.GuardTree(guards, ["x"])
@@ -231,7 +239,7 @@ def test_id_is_by_weak_reference() -> None:
     assert tree.check({"x": p}, {}) is None
     assert tree.check({"x": Plain()}, {}) == 0
     del p
-    assert all(tree.check({"x": Plain()}, {}) == 0 for _ in range(50))  # some are born at its address
+    assert all(tree.check({"x": Plain()}, {}) == 0 for _ in range(50))  # some are allocated at its address
     assert tree.check({"x": None}, {}) == 0
 
 
@@ -290,7 +298,7 @@ READS: list[tuple[Source, Any]] = [
     (X.then("referent"), weakref.ref(Plain())),
     (X.then("referent").attr("a"), weakref.ref(ALIVE)),
     (GLOBALS.dict_item("g"), None),
-    (const({"k": 5}).dict_item("k"), None),
+    (const_source({"k": 5}).dict_item("k"), None),
 ]
 
 
@@ -302,7 +310,7 @@ def test_accessor(source: Source, value: Any) -> None:
     want = read(source, Scope({"x": value}, globals_))
     guards = [Guard("equals", source, want)]
     assert agree(guards, Scope({"x": value}, globals_))
-    for other in VALUES:  # a path that is gone, a value of another type
+    for other in VALUES:  # an unreadable path, a value of another type
         agree(guards, Scope({"x": other}, {"g": other}))
 
 
@@ -326,7 +334,7 @@ def test_relations() -> None:
     assert agree(distinct, Scope({"x": a, "y": b}, {}))
     assert not agree(distinct, Scope({"x": a, "y": a}, {}))
     tree = _native.GuardTree(distinct, ("x", "y"))
-    for _ in range(3):  # the memo of the last good addresses
+    for _ in range(3):  # repeated for the memo of the last good addresses
         assert agree_tree(tree, distinct, Scope({"x": a, "y": b}, {}))
         assert not agree_tree(tree, distinct, Scope({"x": b, "y": b}, {}))
 
@@ -432,7 +440,7 @@ def test_global_state(native: bool) -> None:
     if not native:
         _native.force_tensor_level("slow")  # also takes the Python path for the state
     try:
-        guards = [Guard("global_state", const(None), global_state())]
+        guards = [Guard("global_state", const_source(None), global_state())]
         tree = _native.GuardTree(guards, ())
         scope = Scope({}, {})
         for _ in range(2):
@@ -440,7 +448,7 @@ def test_global_state(native: bool) -> None:
             for state in STATES:
                 with state():
                     assert not agree_tree(tree, guards, scope), state
-                    inner = [Guard("global_state", const(None), global_state())]
+                    inner = [Guard("global_state", const_source(None), global_state())]
                     other = _native.GuardTree(inner, ())
                     assert agree_tree(other, inner, scope)
                 assert not agree_tree(other, inner, scope), state
@@ -579,7 +587,7 @@ def test_random_mutations_agree_with_the_oracle() -> None:
 
 
 class Evil:
-    """An attribute whose read drops what the path stands on."""
+    """An attribute whose read drops the objects on the guard's path."""
 
     def __init__(self, box: list[Any]) -> None:
         self.box = box
@@ -615,11 +623,11 @@ def test_an_interrupt_during_a_check_is_not_lost() -> None:
 
 
 D, K = local("d"), local("k")
-NESTED = const(format).computed(given_text, K, const(""))
+NESTED = const_source(format).computed(call_with_plain, K, const_source(""))
 COMPUTED = [
-    D.computed(has_key, K), D.computed(at_key, K), K.computed(is_same_key, const("a")), D.computed(has_key, NESTED),
-    const("k/").computed(joined, NESTED), GLOBALS.dict_item("d").computed(has_key, D.attr("__doc__")),
-    local("q").computed(overflows, const(1)), local("q").computed(whole, const(sum), const(1), const(0), const(0)),
+    D.computed(has_key, K), D.computed(at_key, K), K.computed(is_same_key, const_source("a")), D.computed(has_key, NESTED),
+    const_source("k/").computed(joined, NESTED), GLOBALS.dict_item("d").computed(has_key, D.attr("__doc__")),
+    local("q").computed(overflows, const_source(1)), local("q").computed(fold_container, const_source(sum), const_source(1), const_source(0), const_source(0)),
 ]  # fmt: skip
 
 
@@ -655,7 +663,7 @@ def test_what_is_computed_of_several_places(source: Source, fast: bool) -> None:
 
 
 class Same:
-    """Has the hash of a text, and says that it equals all."""
+    """Has the hash of a string, and equals every object."""
 
     def __init__(self, like: str) -> None:
         self.like = like
@@ -675,7 +683,7 @@ def test_places_of_what_is_computed_are_checked() -> None:
 
 
 def test_what_is_computed_runs_while_the_program_drops_what_it_is_of() -> None:
-    """A stored key that has the hash is asked, and may empty the dict, and the frame."""
+    """A stored key with the same hash is compared; its `__eq__` may empty the dict and the frame."""
     held: dict[str, Any] = {}
 
     class Emptying:

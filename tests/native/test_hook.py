@@ -1,4 +1,4 @@
-"""The frame hook: frames reached through other code, cleared exactly once whatever the answer."""
+"""The frame hook: frames reached through other code, each cleared exactly once whatever the answer."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def _(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager", "eager", lambda gm, inputs: lambda *a: gm(*a)])
 def test_off_while_a_graph_runs(backend: Any) -> None:
-    """Python code of an operator, and of a backend, is no part of the program."""
+    """Python code of an operator or a backend is no part of the program."""
     x = torch.ones(3)
     made = pycompiler.compile(lambda x: copied(x) + 1, backend=backend)
     made(x)
     log: list[Any] = []
     with hook(for_codes({}, log)):
         assert torch.equal(made(x), x + 1)
-        helper(x)  # seen once the graph has run
+        helper(x)  # the hook sees it once the graph has run
     assert [code for code in log if code.co_filename == __file__] == [helper.__code__]
     assert pycompiler.counters(made)["hits"] == 1
 
@@ -246,7 +246,7 @@ def test_entry_turns_the_hook_on_for_its_own_run() -> None:
 
 
 def test_hooks_of_two_callables_stay_apart() -> None:
-    """Each running entry's own hook decides, the innermost first; each is asked once."""
+    """The hook of the running entry decides, the innermost first; each is queried once."""
 
     def caller(x: int) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""Whatever runs the user's code inside of a check owns what it looks at."""
+"""A check that runs the user's code owns the objects that it reads."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ WRAPPED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", WRAPPED)
 def test_inputs_outlive_what_they_were_read_from(name: str) -> None:
-    """What runs a graph drops the only other references to its inputs, and to what the output is read from."""
+    """A running graph may drop the only other references to its inputs and to the sources of its outputs."""
     boxes: list[Box] = []
 
     def run(a: Any, b: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Each kind of call leaves nothing behind: repeated, it changes neither reference counts nor the number of blocks."""
+"""Each kind of call, repeated, changes neither reference counts nor the number of allocated blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from native.engine import equality_compiler
 from pycompiler import _native
 from pycompiler.ir.guards import Guard, TensorSpec, global_state
 from pycompiler.ir.plan import Aten, Plan, SlotRef
-from pycompiler.ir.source import const, local
+from pycompiler.ir.source import const_source, local
 
 Call = Callable[[], object]
 CALLS = 60
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 class Token:
-    """What is passed and returned: its count is watched."""
+    """An argument and result whose reference count is checked."""
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -167,7 +167,7 @@ def wrong_outputs() -> Call:
 @case
 def plan_in_an_entry() -> Call:
     x = torch.ones(3)
-    guards = [Guard("tensor", local("x"), TensorSpec.of(x)), Guard("global_state", const(None), global_state())]
+    guards = [Guard("tensor", local("x"), TensorSpec.of(x)), Guard("global_state", const_source(None), global_state())]
     entry = _native.Entry(guards, double(), "plan", ("tuple", [("graph", 0), ("source", local("x"))]), [local("x")])
     call = _native.CompiledFunction(function, lambda *_: entry)
     call(x)
@@ -293,7 +293,7 @@ def counts() -> list[int]:
 
 @contextlib.contextmanager
 def collected() -> Iterator[None]:
-    """The collector runs when asked only, and looks at new objects only, which is quick."""
+    """The collector runs only on request, and scans only new objects, which is quick."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -305,9 +305,9 @@ def collected() -> Iterator[None]:
 
 
 def leaks(call: Call) -> list[int] | None:
-    """How much each count grew in the last of many rounds, none of which was quiet; None after a quiet one.
+    """The growth of each count in the last of many rounds, if every round grew; None after a round without growth.
 
-    Caches grow for a while, ever less; what a call leaves behind grows in each round.
+    Caches grow for a while, at a falling rate; a leak of a call grows in each round.
     """
     grown: list[int] = []
     with collected():

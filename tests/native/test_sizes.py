@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from pycompiler import _native
-from pycompiler.ir.data_checks import Decision
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.guards import Guard, explain, first_failure
-from pycompiler.ir.size_checks import Origin, size_guard
 from pycompiler.ir.source import Scope, local
-from pycompiler.ir.symbolic_node import Real
-from pycompiler.ir.symbols import Relation
+from pycompiler.symbolic.data_checks import Decision
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.size_checks import Origin, size_guard
+from pycompiler.symbolic.symbolic_node import Real
+from pycompiler.symbolic.symbols import Relation
 
 X, Y, N = local("x"), local("y"), local("n")
 A, B, S, I, M = map(Expr.sym, ("a", "b", "s", "i", "m"))
@@ -110,7 +110,7 @@ def test_more_dimensions_than_lie_in_the_tensor() -> None:
 
 
 def test_sizes_of_pinned_tensors_are_read_anew() -> None:
-    """The fast path proves that it is the same tensor, not that it has the same sizes."""
+    """A fast path that proves the same tensor does not prove the same sizes."""
     holder = type("Holder", (), {})()
     holder.weight, holder.others = torch.zeros(4, 3), [1, 2, 3]
     weight = local("m").then("instance_dict").dict_item("weight")
@@ -140,7 +140,7 @@ def test_a_guard_of_nothing_is_none() -> None:
 
 
 def test_unknown_data_are_refused() -> None:
-    from pycompiler.ir.size_checks import SizeChecks
+    from pycompiler.symbolic.size_checks import SizeChecks
 
     good = made(Relation("==", A - 4)).arg
     for wrong in (

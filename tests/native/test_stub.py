@@ -1,4 +1,4 @@
-"""`_native.pyi` names what the extension has, no more and no less."""
+"""`_native.pyi` lists exactly the names of the extension."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_module() -> None:
     assert {n for n in names_of(STUB.body) if not n.startswith("_")} == public(_native)
 
 
-IN_DICT = {"_pycompiler_family", "_orig_mod"}  # of instances, put there by Python
+IN_DICT = {"_pycompiler_family", "_orig_mod"}  # attributes that Python adds to instances
 
 
 def test_what_python_puts_into_instances() -> None:

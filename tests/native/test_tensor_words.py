@@ -1,4 +1,4 @@
-"""Tensors compared as words of memory: every kind of tensor, every change behind its back, against the oracle."""
+"""Comparison of tensors as words of memory: every kind of tensor, every hidden change, against the oracle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Holder:
 
 
 def samples() -> dict[str, torch.Tensor]:
-    """Tensors of every number of dimensions, on both sides of the five that lie in the object; more than one block."""
+    """Tensors of every number of dimensions, around the five that are stored inline, and of more than one block."""
     shapes = [(), (3,), (2, 3), (2, 3, 4), (2, 3, 4, 5), (2, 1, 3, 1, 2), (1, 2, 1, 2, 1, 2), (0, 4)]
     made = {f"plain {s}": torch.zeros(s) for s in shapes}
     made |= {f"parameter {s}": torch.nn.Parameter(torch.zeros(s)) for s in shapes}
@@ -41,7 +41,7 @@ def samples() -> dict[str, torch.Tensor]:
     return made
 
 
-# Each changes what the guard compares, where the tensor allows it.
+# Each function changes a field that the guard compares, if the tensor allows the change.
 CHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "dtype": lambda t: setattr(t, "data", t.detach().to(torch.complex128 if t.is_complex() else torch.float16)),
     "one dimension more": lambda t: setattr(t, "data", t.detach()[None].clone()),
@@ -85,7 +85,7 @@ def test_every_change_of_every_tensor(change: str) -> None:
         try:
             CHANGES[change](tensor)
         except (RuntimeError, TypeError, IndexError, NotImplementedError):
-            continue  # this tensor cannot be changed so
+            continue  # this change does not apply to the tensor
         if TensorSpec.of(tensor) == before:
             assert checked.holds(), name
             continue
@@ -115,7 +115,7 @@ def test_sizes_that_are_not_compared() -> None:
 
 
 def test_a_flag_that_flips_again_and_again_is_evaluated() -> None:
-    """A tensor that changes often is no reason to give the fast path up for the others."""
+    """A tensor that changes often does not disable the fast path for the others."""
     if not _native.set_fast_guards(True):
         pytest.skip("dicts of this CPython have no versions")
     checked = Checked(samples())
@@ -130,7 +130,7 @@ def test_a_flag_that_flips_again_and_again_is_evaluated() -> None:
 
 
 def test_arguments_beside_known_tensors() -> None:
-    """`no_alias` over tensors of a module, which are known, and arguments, which are not."""
+    """`no_alias` between a module's tensors, which the recording knows, and arguments, which it does not."""
     tensors = {str(i): torch.nn.Parameter(torch.zeros(3)) for i in range(20)}
     sources = [HOLDER.dict_item(name) for name in tensors] + [local("a"), local("b")]
     guards = [Guard("tensor", s, TensorSpec.of(tensors["0"])) for s in sources[:-2]]

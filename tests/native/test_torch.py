@@ -1,4 +1,4 @@
-"""Which torch and which CPython the engine works with."""
+"""The supported versions of torch and CPython."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_known_torch_is_read_by_offsets() -> None:
 
 @pytest.mark.parametrize("version", ["2.16.0.dev20270101+cu140", "3.0.0"])
 def test_an_unknown_torch_is_read_the_slow_way(version: str) -> None:
-    """No C++ function is called, whose name says nothing of what it returns; one line says so."""
+    """For an unknown torch no C++ function is called, since its signature is unknown; one log line reports it."""
     level, *lines = told(version)
     assert level == "slow False viewed call python"
     (line,) = [line for line in lines if line]

@@ -1,4 +1,4 @@
-"""`scaled_dot_product_attention` of jagged tensors on the host: one graph, without a look at the lengths."""
+"""`scaled_dot_product_attention` of jagged tensors on the CPU: one graph, without reading the lengths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import pycompiler
-from tests.test_nested_tensors import assert_same, eager_graphs, jagged, loss
+from tests.torch_compat.test_jagged_tensors import assert_same_jagged, eager_graphs, jagged, loss
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 nested: Any = torch.nested
@@ -30,7 +30,7 @@ class Block(torch.nn.Module):
 
 
 def around(values: torch.Tensor, offsets: torch.Tensor, longest: int) -> Any:
-    """Heads (rows, 2, length, 4), ragged in dimension 2."""
+    """Attention heads of shape (rows, 2, length, 4), ragged in dimension 2."""
     made = nested.nested_tensor_from_jagged(values, offsets, min_seqlen=0, max_seqlen=longest)
     return made.unflatten(-1, [2, 4]).transpose(1, 2).detach()
 
@@ -49,7 +49,7 @@ def test_a_block_trains_for_all_lengths(backend: str, warnings_of_graphs: pytest
             result = fn(t)
             loss(result).backward()
             found.append((result, t.grad, [p.grad for p in block.parameters()]))
-        assert_same(found[1], found[0], [x.offsets()])
+        assert_same_jagged(found[1], found[0], [x.offsets()])
     assert compiled.counters()["compiles"] == 2
     assert eager_graphs(warnings_of_graphs) == []
 
@@ -61,13 +61,13 @@ def attend(q: Any, k: Any, v: Any) -> Any:
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_queries_and_keys_of_other_lengths(backend: str) -> None:
     compiled = pycompiler.compile(attend, backend=backend, fullgraph=True)
-    for keys in ([0, 4, 9], [0, 1, 9], [0, 0, 9], [0, 9, 9]):  # also none
+    for keys in ([0, 4, 9], [0, 1, 9], [0, 0, 9], [0, 9, 9]):  # some rows are empty
         of_q, of_k = torch.tensor([0, 2, 5]), torch.tensor(keys)
         q = around(torch.randn(5, 8), of_q, 3)
         k, v = (around(torch.randn(9, 8), of_k, 9) for _ in range(2))
         given, ours = ([t.detach().requires_grad_() for t in (q, k, v)] for _ in range(2))
         wanted, got = attend(*given), compiled(*ours)
-        assert_same(got, wanted, [of_q])
+        assert_same_jagged(got, wanted, [of_q])
         loss(wanted).backward()
         loss(got).backward()
         for t, u in zip(given, ours, strict=True):
@@ -75,12 +75,12 @@ def test_queries_and_keys_of_other_lengths(backend: str) -> None:
 
 
 def test_what_torch_was_told_of_lengths_is_looked_at() -> None:
-    """Where it is wrong the frame runs eagerly."""
+    """The frame runs eagerly where the declared longest row is wrong."""
     compiled = pycompiler.compile(attend, fullgraph=True)
     offsets = torch.tensor([0, 2, 7])
     for longest in (5, 6, 4, 3):
         q, k, v = (around(torch.randn(7, 8), offsets, longest) for _ in range(3))
-        assert_same(compiled(q, k, v), attend(q, k, v))
+        assert_same_jagged(compiled(q, k, v), attend(q, k, v))
     q, k, v = (around(torch.randn(9, 8), offsets, 5) for _ in range(3))
     for fn in (attend, compiled):
         with pytest.raises(RuntimeError, match="split"):
@@ -105,5 +105,5 @@ def test_other_attention_is_torchs(name: str) -> None:
         torch.manual_seed(1)
         got = compiled(x)
         torch.manual_seed(1)
-        assert_same(got, fn(x), [x.offsets()])
+        assert_same_jagged(got, fn(x), [x.offsets()])
     assert pycompiler.explain(fn)(x).break_reasons[0].kind == "data-dependent-value"

@@ -1,4 +1,4 @@
-"""Calls whose results nobody reads, but which do something: they run, once, in order, and raise what eager raises."""
+"""Calls with unused results and a side effect: they run once, in order, and raise eager's errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Composite operators with symbolic sizes: values and random numbers are those of eager's kernels, not of torch's Python rules."""
+"""Composite operators with symbolic sizes: values and random numbers match eager's kernels, not torch's Python rules."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_dropout_between_recurrent_layers(name: str, p: float) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_a_compile_draws_nothing(backend: str, name: str, size: tuple[int, int]) -> None:
-    """Strides of dimensions of one element are asked of small real tensors, which drew the program's random numbers."""
+    """Probing strides of one-element dimensions with small real tensors must not advance the program's random generator."""
     torch.manual_seed(0)
     layer, x = LAYERS[name](0.4), torch.randn(*size, 2)
     (want, _), numbers = seen(layer, x)
@@ -68,7 +68,7 @@ def test_shares_that_are_symbols(dtype: torch.dtype) -> None:
     for p in (0.5, 0.25, 1.0, 0.0, 0.75):
         x = torch.ones(4, 3, dtype=dtype)
         if dtype.is_complex and p not in (0.0, 1.0) and torch.__version__ < "2.15":
-            continue  # older torches drop no complex numbers
+            continue  # torch before 2.15 has no dropout of complex numbers
         (want, numbers), (got, our_numbers) = seen(program, x, p), seen(compiled, x, p)
         torch.testing.assert_close(got, want)
         assert torch.equal(numbers, our_numbers)
@@ -80,11 +80,11 @@ def test_artefact_of_dropout_with_symbolic_sizes(tmp_path: Path) -> None:
 
     compiled = pycompiler.compile(program, dynamic=True)
     compiled(torch.ones(3, requires_grad=True))
-    assert pycompiler.save(compiled, tmp_path / "file").left_out == ()  # a named result of torch's was in the way
+    assert pycompiler.save(compiled, tmp_path / "file").left_out == ()  # a named torch result must not prevent saving
 
 
 def test_others_keep_torchs_rules() -> None:
     rule = torch.ops.aten.dropout.default.py_kernels[torch._C.DispatchKey.CompositeImplicitAutograd]
     _, before = seen(lambda: None)
     _, after = seen(rule, torch.ones(3), 1.0, True)
-    assert not torch.equal(before, after)  # it draws, and ours does not
+    assert not torch.equal(before, after)  # torch's rule draws random numbers, and ours does not

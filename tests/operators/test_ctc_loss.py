@@ -1,4 +1,4 @@
-"""`ctc_loss`: lengths are data, the graph's shapes do not depend on them."""
+"""`ctc_loss`: lengths are data, and the shapes of the graph do not depend on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`flex_attention`: one graph with eager's values and gradients, whatever its functions use, and new lengths compile once more."""
+"""`flex_attention`: one graph with eager's values and gradients for any score or mask function; new lengths compile once more."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 import pycompiler
+from tests.harness.compare import Tolerance, assert_same
 
 pytestmark = pytest.mark.filterwarnings("ignore:return_lse is deprecated", "ignore:flex_attention called without")
 TABLE = torch.randn(4, 48, 48, generator=torch.Generator().manual_seed(1))
@@ -66,13 +67,15 @@ def blocks(mask: Callable[..., Any], q: int = 48, k: int = 48, **options: Any) -
     return create_block_mask(mask, None, None, q, k, device="cpu", BLOCK_SIZE=16, **options)
 
 
-def agree(fn: Callable[..., Any], *args: Any, backend: str = "native", graphs: int = 1, **tolerance: Any) -> None:
+def agree(
+    fn: Callable[..., Any], *args: Any, backend: str = "native", graphs: int = 1, tolerance: Tolerance = None
+) -> None:
     report = pycompiler.explain(fn)(*args)
     assert (report.graph_count, report.graph_break_count) == (graphs, 0), report
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
     expected = fn(*args)
     for _ in range(2):
-        torch.testing.assert_close(compiled(*args), expected, **tolerance)
+        assert_same(compiled(*args), expected, tolerance=tolerance)
     counters = compiled.counters()
     assert (counters["compiles"], counters["hits"]) == (1, 1)
 
@@ -93,8 +96,8 @@ def test_masks(mask: Any) -> None:
 
 @pytest.mark.parametrize("dtype", (torch.float64, torch.bfloat16))
 def test_dtypes(dtype: torch.dtype) -> None:
-    tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 0.02, "atol": 0.02}
-    agree(lambda q, k, v, m: flex_attention(q, k, v, alibi, m), *tensors(dtype), blocks(causal), **tolerance)
+    tolerance = 1e-12 if dtype == torch.float64 else 0.02
+    agree(lambda q, k, v, m: flex_attention(q, k, v, alibi, m), *tensors(dtype), blocks(causal), tolerance=tolerance)
 
 
 @pytest.mark.parametrize("score", (None, bias))
@@ -175,7 +178,7 @@ def test_a_learned_table(dtype: torch.dtype, backend: str) -> None:
 
 
 def by_operator(q: Any, k: Any, v: Any, score: Any, mask: Any, *others: Any) -> Any:
-    """torch's function refuses gradients of these on the CPU, its operator does not."""
+    """torch's function refuses gradients of these on the CPU, but its operator accepts them."""
     return flex.flex_attention_hop(q, k, v, score, mask.as_tuple(), 0.25, {}, others)
 
 
@@ -224,7 +227,7 @@ def test_in_a_checkpoint() -> None:
 
         return checkpoint(block, q, use_reentrant=False)
 
-    def plainly(q: Any, k: Any, v: Any) -> Any:  # torch 2.15 gives other gradients in a checkpoint
+    def plainly(q: Any, k: Any, v: Any) -> Any:  # torch 2.15's checkpoint gives other gradients
         return ((q.sin() @ k.transpose(-1, -2) / 4 + table).softmax(-1) @ v).cos()
 
     results = []
@@ -245,9 +248,9 @@ def test_states(state: Any) -> None:
 
     given = (*tensors(), blocks(same_document))
     if state is not torch.inference_mode:
-        agree(inside, *given, rtol=1e-2, atol=1e-2)
+        agree(inside, *given, tolerance=1e-2)
     with state():
-        agree(program, *given, rtol=1e-2, atol=1e-2)
+        agree(program, *given, tolerance=1e-2)
         assert pycompiler.compile(program)(*given).is_inference() is torch.is_inference_mode_enabled()
 
 
@@ -306,7 +309,7 @@ def test_torchs_functions_compiled_themselves() -> None:
     agree(lambda: flex.create_mask(lambda s, b, h, q, k: torch.where(q > k, s, -torch.inf), 1, 2, 8, 8, "cpu"))
 
 
-# honest breaks --------------------------------------------------------------------------------------------------------
+# graph breaks ---------------------------------------------------------------------------------------------------------
 class Counting:
     calls = 0
 
@@ -341,10 +344,7 @@ def test_the_call_breaks_the_graph_and_runs_as_in_eager(score: Any) -> None:
     compiled, itself = pycompiler.compile(program), pycompiler.compile(flex_attention)
     pairs = (outcome(program), outcome(compiled)), (outcome(flex_attention, score), outcome(itself, score))
     for expected, found in pairs:
-        if isinstance(expected, torch.Tensor):
-            torch.testing.assert_close(found, expected)
-        else:
-            assert found is expected
+        assert_same(found, expected)
     assert compiled.counters()["compiles"] >= 1
 
 

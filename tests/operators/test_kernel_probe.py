@@ -1,4 +1,4 @@
-"""Kernels that are asked for layouts: which are, and what is taken from their answers."""
+"""The kernel probe for layouts: which kernels it calls, and which facts it takes from their results."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from pycompiler.ir.asked import asked, asked_write
-from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.operators.kernel_probe import probe_results, probe_write
+from pycompiler.torch_compat.fake_mode import fake_of, new_fake_mode
 
 aten = torch.ops.aten
 
@@ -58,18 +58,18 @@ UNKNOWN = [
 def test_the_kernel_says(op: Any, args: tuple[Any, ...]) -> None:
     real = op(*args)
     wanted = [((tuple(t.shape), t.stride()), t.dtype) for t in (real if isinstance(real, tuple) else (real,))]
-    assert asked(op, fakes(*args), {}) == wanted
+    assert probe_results(op, fakes(*args), {}) == wanted
 
 
 @pytest.mark.parametrize(("op", "args"), UNKNOWN, ids=[f"{i} {op}" for i, (op, _) in enumerate(UNKNOWN)])
 def test_it_is_not_asked(op: Any, args: tuple[Any, ...]) -> None:
-    assert asked(op, fakes(*args), {}) is None
+    assert probe_results(op, fakes(*args), {}) is None
 
 
 def test_writes() -> None:
-    assert asked_write(aten.index_add_.default, fakes(torch.ones(4, 3), 0, I, torch.ones(2, 3)), {})
-    assert not asked_write(aten.index_add_.default, fakes(torch.ones(4, 3), 0, I, torch.ones(5, 3)), {})
-    assert not asked_write(aten.t_.default, fakes(T), {})  # another shape
-    assert not asked_write(aten.normal_.default, fakes(T), {})  # would draw
+    assert probe_write(aten.index_add_.default, fakes(torch.ones(4, 3), 0, I, torch.ones(2, 3)), {})
+    assert not probe_write(aten.index_add_.default, fakes(torch.ones(4, 3), 0, I, torch.ones(5, 3)), {})
+    assert not probe_write(aten.t_.default, fakes(T), {})  # the shape changes
+    assert not probe_write(aten.normal_.default, fakes(T), {})  # would draw random numbers
     x = fakes(torch.ones(3))[0]
-    assert not asked_write(aten.copy_.default, (x, x), {})  # one memory
+    assert not probe_write(aten.copy_.default, (x, x), {})  # both arguments are one memory

@@ -1,4 +1,4 @@
-"""Kernels are asked which arguments they take."""
+"""Argument checks of ATen kernels, found by probing the kernels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import pycompiler
-from pycompiler.ir import kernels
-from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.operators import kernel_type_checks
+from pycompiler.torch_compat.fake_mode import fake_of, new_fake_mode
 
 aten = torch.ops.aten
 
@@ -49,30 +49,30 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (torch.max, (ones(0),)),
     (lambda x, i: x.index_select(0, i), (ones(0, 0), torch.tensor([0]))),
     (lambda x, i: F.embedding(i, x), (ones(0, 0), torch.tensor([0]))),
-    # writes of what shares the memory
+    # writes whose source shares the memory
     (write_itself, (ones(3), torch.tensor([0, 2, 1]))),
     (write_itself, (ones(1), torch.tensor([0]))),
-    # integers by zero
+    # integer division by zero
     (lambda i: i // (i - 1), (ones(3, dtype=INT),)),
     (lambda i: i % (i - 1), (ones(3, dtype=torch.uint8),)),
     (lambda i: i % 0, (ones(3, dtype=INT),)),
     (lambda i: torch.fmod(i, i - 1), (ones(3, dtype=INT),)),
     (lambda i: torch.div(i, i - 1, rounding_mode="trunc"), (ones(3, dtype=INT),)),
-    # dimensions
+    # dimensions out of range
     (lambda x: x.softmax(3), (ones(3),)),
     (lambda x: torch.softmax(x, -9, dtype=WIDE), (ones(2, 3),)),
     (lambda x: x.sort(-9), (ones(2, 3),)),
     (lambda x: x.argsort(dim=7, stable=True), (ones(2, 3),)),
     (lambda x: x.cummax(1), (ones(),)),
     (lambda x: x.cummin(-2), (ones(),)),
-    # what is written into a part
+    # wrong shapes for a written part
     (torch.diagonal_scatter, (ones(3, 5), ones(1))),
     (lambda x, y: torch.select_scatter(x, y, -1, -9), (ones(5, 5), ones(5))),
     (lambda x, y: torch.select_scatter(x, y, 1, 0), (ones(5, 5, 5), ones(1, 5, 5))),
     (lambda x, y: torch.slice_scatter(x, y, 0, 0, -1, 1), (ones(5, 5), ones(5, 5))),
     (lambda x, y: torch.as_strided_scatter(x, y, (2, 2), (1, 2), 7), (ones(3, 3), ones(2, 2))),
     (lambda x: torch.as_strided_copy(x, (9, 9), (1, 2)), (ones(3, 3),)),
-    # other sizes and numbers
+    # wrong sizes and number kinds
     (F.soft_margin_loss, (ones(5, 5), ones(1, 5, 5))),
     (torch.bucketize, (ones(5, 5), ones(1, 5))),
     (lambda x, i: x.index_select(0, i), (ones(), torch.tensor([]))),
@@ -94,6 +94,12 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def no_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test asks the kernels itself: answers are stored by types, and hid refusals of large arguments."""
+    monkeypatch.setattr(kernel_type_checks, "_answers", {})
+
+
 @pytest.mark.parametrize("number", range(len(REFUSED)))
 @pytest.mark.parametrize("dead", [False, True])
 def test_what_eager_refuses(number: int, dead: bool) -> None:
@@ -112,7 +118,7 @@ def test_what_eager_refuses(number: int, dead: bool) -> None:
 
 @pytest.mark.parametrize("number", range(len(REFUSED)))
 def test_what_was_done_before_stays(number: int) -> None:
-    """The refusal is known while compiling: a graph that had written would leave undone what the program did beside it."""
+    """The refusal is known at compile time. A graph with earlier writes would leave the program's own side effects undone."""
     fn, args = REFUSED[number]
     done: list[str] = []
 
@@ -140,13 +146,12 @@ def test_what_eager_takes() -> None:
 
 def test_each_combination_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(kernels, "_answers", {})
-    monkeypatch.setattr(kernels, "_ask", lambda op, *rest: asked.append(op))
+    monkeypatch.setattr(kernel_type_checks, "_ask", lambda op, *rest: asked.append(op))
     mode = new_fake_mode()
     x, i = fake_of(mode, ones(3)), fake_of(mode, ones(3, dtype=INT))
     for _ in range(2):
-        kernels.check_types(aten.add.Tensor, (x, i), {})
-        kernels.check_types(aten.add.Tensor, (x, x), {})
-        kernels.check_types(aten.view.default, (x, [3]), {})
-        kernels.check_types(aten.bernoulli.p, (x, 0.5), {})
+        kernel_type_checks.check_types(aten.add.Tensor, (x, i), {})
+        kernel_type_checks.check_types(aten.add.Tensor, (x, x), {})
+        kernel_type_checks.check_types(aten.view.default, (x, [3]), {})
+        kernel_type_checks.check_types(aten.bernoulli.p, (x, 0.5), {})
     assert asked == [aten.add.Tensor, aten.add.Tensor]

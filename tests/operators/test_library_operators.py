@@ -1,4 +1,4 @@
-"""Operators of `torch.library` beside eager: which errors they raise nothing tells, and what they write they write."""
+"""Operators of `torch.library` compared with eager: errors that no schema declares, and writes that the schema does declare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 import pycompiler
-from pycompiler.ir import functional, names
+from pycompiler.ir import persistent_names
+from pycompiler.operators import functional_twins
+from tests.harness.compare import assert_same, observe
 
 BACKENDS = ("eager", "aot_eager", "native")
 
@@ -118,40 +120,17 @@ WHOLE = (
 BROKEN = (written_and_caught, written_and_suppressed)
 
 
-def seen(fn: Callable[..., Any], size: float) -> list[Any]:
-    """What a call gives or raises, and leaves behind."""
-    torch.manual_seed(0)
-    count, b = Count(), torch.ones(4)
-    try:
-        found = fn(count, torch.full((4,), size), b)
-    except ValueError as error:
-        found = type(error), str(error)
-    return [found, count.n, b, torch.rand(2)]
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    assert type(found) is type(expected)
-    if isinstance(expected, (list, tuple)):
-        assert len(found) == len(expected)
-        for a, b in zip(found, expected, strict=True):
-            assert_same(a, b)
-    elif isinstance(expected, Tensor):
-        torch.testing.assert_close(found, expected)
-    else:
-        assert found == expected
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", [*WHOLE, *BROKEN], ids=lambda f: f.__name__)
 def test_errors_are_eagers(program: Callable[..., Any], backend: str) -> None:
     run = pycompiler.compile(program, backend=backend)
     for size in (1.0, 2.0, 60.0, 1.0):
-        assert_same(seen(run, size), seen(program, size))
+        assert_same(*(observe(f, (Count(), torch.full((4,), size), torch.ones(4))) for f in (run, program)))
     assert run.counters()["compiles"] == 1
     assert pycompiler.explain(program)(Count(), torch.ones(4), torch.ones(4)).graph_break_count == (program in BROKEN)
 
 
-# ---- what they write, and lists that they give -----------------------------------------------------------------
+# ---- writes, and lists as results ------------------------------------------------------------------------------
 
 
 @torch.library.custom_op("pycompiler_library::add_to", mutates_args=("total",))
@@ -290,7 +269,7 @@ def test_layouts_and_types_of_what_is_written(caplog: pytest.LogCaptureFixture) 
         a, b = make(), make()
         own = a.clone(memory_format=torch.preserve_format)
         assert_same(run(a, b), program(own, b))
-        assert_same(a, own)
+        assert_same(a, own, strides=False)  # `own` is a contiguous copy
         assert run.counters()["compiles"] == compiles
     assert "runs eagerly" not in caplog.text
 
@@ -315,7 +294,7 @@ def test_a_cache_beside_gradients(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("program", ["after", "large"])
 def test_what_is_left_to_eager(program: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A write to what a gradient needs, which raises in the backward; and a large argument, of which nobody makes a copy."""
+    """Two eager cases: a write to a tensor that a gradient needs (its backward raises), and a large argument, never copied."""
 
     def after(w: Tensor, cache: Tensor) -> Tensor:
         y = w * cache
@@ -349,7 +328,7 @@ _PAIR = torch.ops.pycompiler_library_raw.mul
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("which", ["one twice", "parts", "read", "apart"])
 def test_arguments_that_share_memory(which: str, backend: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An operator sees in one argument what it wrote through another: copies of them do not tell."""
+    """Two arguments may share memory: a write through one is visible through the other. Separate copies would lose that."""
 
     def program(b: Tensor, x: Tensor) -> Any:
         if which == "one twice":
@@ -388,14 +367,14 @@ def test_gradients_of_lists(backend: str) -> None:
 
 
 def test_a_twin_has_the_name_of_its_operator() -> None:
-    """In another process it is made anew: what an artefact keeps for unusual backwards calls it."""
+    """A twin is created anew in each process: an artefact refers to it by the operator's name, for unusual backwards."""
     op = torch.ops.pycompiler_library.put.default
-    twin = functional.twin_of(op)
-    name = names.name_of(twin)
+    twin = functional_twins.twin_of(op)
+    name = persistent_names.name_of(twin)
     assert name == ("twin", "pycompiler_library", "put", "default")
-    assert names.resolve(name) is twin and functional.original(twin) is op
-    with pytest.raises(names.NameGone):
-        names.resolve(("twin", "pycompiler_library", "doubled", "default"))
+    assert persistent_names.resolve(name) is twin and functional_twins.original(twin) is op
+    with pytest.raises(persistent_names.NameGone):
+        persistent_names.resolve(("twin", "pycompiler_library", "doubled", "default"))
 
 
 CALLED: list[float] = []
@@ -457,8 +436,8 @@ def interrupts(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [scales, scales_what_it_is_given, raises_its_own, interrupts])
 def test_operators_written_in_python_are_called_once(fn: Callable[..., Any], backend: str) -> None:
-    """Where it raised, the dispatcher's error had lost the exception, and a second call found what the first one had written;
-    one without results counted its None."""
+    """A raised exception reaches the user unchanged, without a second call that meets the
+    writes of the first call. The None of an operator without results counts as no result."""
     compiled = pycompiler.compile(fn, backend=backend)
     for first in (5.0, 1.0, -1.0):
         found = []
@@ -469,7 +448,7 @@ def test_operators_written_in_python_are_called_once(fn: Callable[..., Any], bac
                 result: Any = run(x)
             except (ValueError, KeyboardInterrupt) as error:
                 result = repr(error)
-            # one that writes memory of the graph's alone and raises is called again, by the frame: on a copy of its own
+            # an operator that writes only memory of the graph and raises is called again by the frame, on its own copy
             calls = CALLED if fn is not raises_its_own else [*dict.fromkeys(CALLED)]
             found.append((str(result), list(calls), x.tolist()))
         assert found[1:] == [found[0]] * 2

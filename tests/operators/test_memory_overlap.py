@@ -1,10 +1,10 @@
-"""Whether elements share places, beside all of them written down."""
+"""Overlap of elements in memory, compared with an enumeration of all places."""
 
 from __future__ import annotations
 
 import itertools
 
-from pycompiler.ir.places import apart
+from pycompiler.operators.memory_overlap import has_no_overlap
 
 
 def test_apart_is_what_places_say() -> None:
@@ -13,10 +13,10 @@ def test_apart_is_what_places_say() -> None:
             places = [
                 sum(k * s for k, s in zip(at, stride, strict=True)) for at in itertools.product(*map(range, shape))
             ]
-            assert apart(shape, stride) == (len(set(places)) == len(places)), (shape, stride)
+            assert has_no_overlap(shape, stride) == (len(set(places)) == len(places)), (shape, stride)
 
 
 def test_many_interleaved_places_are_not_counted() -> None:
-    assert apart((1000, 1000), (1000, 1))
-    assert not apart((1 << 16, 3), (2, 3))
-    assert not apart((2, 1 << 16), (1, 1))
+    assert has_no_overlap((1000, 1000), (1000, 1))
+    assert not has_no_overlap((1 << 16, 3), (2, 3))
+    assert not has_no_overlap((2, 1 << 16), (1, 1))

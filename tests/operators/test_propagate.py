@@ -1,18 +1,16 @@
-"""The short path gives what FakeTensorMode gives: shape, strides, offset, type, device."""
+"""The short path of fake tensors gives FakeTensorMode's results: shape, strides, offset, dtype, device."""
 
 from __future__ import annotations
 
-import unittest.mock
 from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from pycompiler.ir import propagate as module
-from pycompiler.ir.fake import fake_of, new_fake_mode
-from pycompiler.ir.kernels import memory_of
-from pycompiler.ir.propagate import is_ordinary, other_path, propagate, short_path
+from pycompiler.operators.kernel_type_checks import memory_of
+from pycompiler.operators.propagate import is_ordinary, propagate, short_path, static_path
+from pycompiler.torch_compat.fake_mode import fake_of, new_fake_mode
 
 aten = torch.ops.aten
 
@@ -108,8 +106,7 @@ OTHERS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
 def test_the_other_path_gives_what_the_mode_gives(op: Any, args: Any, kwargs: Any) -> None:
     mode = new_fake_mode()
     args, kwargs = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
-    with unittest.mock.patch.object(module, "is_idle", lambda: True):
-        got = other_path(mode, op, args, kwargs)
+    got = static_path(mode, op, args, kwargs)
     expected = FakeTensorMode.dispatch(mode, op, (), args, kwargs)
     assert (got is kwargs["out"]) if kwargs else (type(got) is type(expected))
     for a, b in zip(got if type(got) is list else [got], expected if type(got) is list else [expected], strict=True):
@@ -124,7 +121,7 @@ def test_an_out_that_does_not_fit_is_left_to_the_mode() -> None:
     mode = new_fake_mode()
     fakes = [fake_of(mode, t) for t in (x(4), x(1), x(3), x(4, dtype=torch.int64), x(1).expand(4))]
     for out in fakes[2:]:
-        assert other_path(mode, aten.div.out, (fakes[0], fakes[1]), {"out": out}) is None
+        assert static_path(mode, aten.div.out, (fakes[0], fakes[1]), {"out": out}) is None
 
 
 @pytest.mark.parametrize("op", [aten.permute.default, aten.view.default, aten.detach.default, aten.unbind.int])

@@ -1,4 +1,4 @@
-"""Kernels that a program registers for ATen's operators run where eager runs them, before a compile and after."""
+"""Kernels that a program registers for ATen operators: they run where eager runs them, before and after a compile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pycompiler
-from pycompiler.ir.registered import replaced
+from pycompiler.operators.registered_kernels import replaced
 
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 
@@ -22,7 +22,7 @@ def program(x: torch.Tensor) -> torch.Tensor:
 def registered(name: str, kernel: Callable[..., Any], key: str) -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that a kernel is replaced
+        warnings.simplefilter("ignore")  # torch warns that a kernel is replaced
         library.impl(name, kernel, key)  # type: ignore[no-untyped-call]
     return library
 

@@ -1,4 +1,4 @@
-"""Strides of results at capture: those of the kernels, where torch's shape functions say something else."""
+"""Strides of results at capture: the kernels' strides where torch's shape functions disagree with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import pycompiler
-from pycompiler.ir import strides
+from pycompiler.operators import result_strides
 
 DOUBLE = torch.float64
 FOUND: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]] = {
@@ -130,16 +130,16 @@ def test_strides_are_known_to_the_program() -> None:
 
 def test_each_combination_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    ask = strides._ask
-    monkeypatch.setattr(strides, "_ask", lambda run, args, *rest: (asked.append(args), ask(run, args, *rest))[1])
+    ask = result_strides._ask
+    monkeypatch.setattr(result_strides, "_ask", lambda run, args, *rest: (asked.append(args), ask(run, args, *rest))[1])
     x, y = torch.ones(1, 7), torch.ones(2, 7)
     pycompiler.compile(lambda x, y: x.cumsum(0).cumsum(0) + y.cumsum(0), backend="eager")(x, y)
-    assert [(a[0].shape, len(a)) for a in asked] == [((1, 7), 2)]  # of what is contiguous nothing is in doubt
+    assert [(a[0].shape, len(a)) for a in asked] == [((1, 7), 2)]  # contiguous operands need no probe
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_results_with_gaps(backend: str) -> None:
-    """`slice_scatter` keeps its operand's strides; what is written into its result lies where it lay."""
+    """`slice_scatter` keeps its operand's strides, and a later in-place write keeps the layout of the result."""
 
     def fn(x: Tensor, y: Tensor) -> Tensor:
         t = torch.empty_strided((3,), (2,), dtype=x.dtype).copy_(x)
@@ -156,7 +156,7 @@ def test_results_with_gaps(backend: str) -> None:
 
 @pytest.mark.parametrize("op", [torch.diagonal_scatter, torch.select_scatter, torch.slice_scatter])
 def test_fresh_results_share_no_element(op: Callable[..., Tensor]) -> None:
-    """Shape functions of torch 2.11 keep an expanded operand's strides: in a backward, whose results are copied to them."""
+    """Shape functions of torch 2.11 keep an expanded operand's strides. The results of a backward are copied to such strides."""
     source = torch.ones((2, 1) if op is torch.slice_scatter else (1 if op is torch.diagonal_scatter else 2,))
     place = (0,) if op is torch.diagonal_scatter else (1, 0) if op is torch.select_scatter else (1, 0, 1)
 
@@ -236,7 +236,7 @@ def test_asking_takes_no_random_numbers() -> None:
 
 
 def test_what_others_wrote_is_not_asked() -> None:
-    """A call that may do more than compute its results happens once."""
+    """A custom operator may have side effects, so it is never called by a probe: it runs once."""
     called: list[int] = []
 
     @torch.library.custom_op("pycompiler_tests::counted", mutates_args=())
@@ -251,7 +251,7 @@ def test_what_others_wrote_is_not_asked() -> None:
 
 @pytest.mark.parametrize("dims", [[-1], [-2], [-1, -2], 0])
 def test_norms_over_dimensions_of_one_element(dims: object) -> None:
-    """torch 2.11's shape function does not take negative ones."""
+    """torch 2.11's shape function rejects negative dimensions."""
     x = torch.randn(1, 1)
 
     def fn(x: Tensor) -> Tensor:

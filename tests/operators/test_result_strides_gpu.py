@@ -1,4 +1,4 @@
-"""Strides of results on a CUDA device, whose kernels have rules of their own."""
+"""Strides of results on a CUDA device, whose kernels have their own rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results for sizes that are numbers are those of the real kernels."""
+"""Shape rules for constant sizes: their results match the real kernels."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch._ops import OpOverload
 
 import pycompiler
-from pycompiler.ir import ruled
-from pycompiler.ir.fake import fake_like, fake_of, new_fake_mode
-from pycompiler.ir.symbols import Symbols
+from pycompiler.operators import static_shape_rules
+from pycompiler.symbolic.symbols import Symbols
+from pycompiler.torch_compat.fake_mode import fake_like, fake_of, new_fake_mode
 
 aten = torch.ops.aten
 F32, F64, I64, I8, B, BF = torch.float32, torch.float64, torch.int64, torch.int8, torch.bool, torch.bfloat16
@@ -49,7 +49,7 @@ ONE = [aten.exp.default, aten.neg.default, aten.relu.default, aten.gelu.default,
 
 
 def said(op: Any, args: Any, **kwargs: Any) -> Any:
-    """What the fake mode says: shape, strides, type of each result; the exception's kind where it raises."""
+    """The fake mode's answer: shape, strides, type of each result, or the kind of the exception."""
     mode = new_fake_mode()
     fakes = [fake_of(mode, a) if isinstance(a, torch.Tensor) else a for a in args]
     with mode:
@@ -118,7 +118,7 @@ def test_a_write_gives_its_argument(op: OpOverload, rest: tuple[Any, ...]) -> No
     x = fake_of(mode, torch.ones(2, 3))
     with mode:
         assert op(x, *(fake_of(mode, r) if isinstance(r, torch.Tensor) else r for r in rest)) is x
-    assert ruled.writes_itself(op, (x, *rest), {})
+    assert static_shape_rules.writes_itself(op, (x, *rest), {})
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_a_write_gives_its_argument(op: OpOverload, rest: tuple[Any, ...]) -> No
     ],
 )
 def test_a_write_that_does_not_fit_raises(x: torch.Tensor, op: OpOverload, rest: tuple[Any, ...]) -> None:
-    assert not ruled.writes_itself(op, (x, *rest), {})
+    assert not static_shape_rules.writes_itself(op, (x, *rest), {})
     assert said(op, [x, *rest]) is kernels(op, [x, *rest]) is RuntimeError
 
 
 def test_a_write_into_elements_that_share_memory_is_torchs() -> None:
-    assert not ruled.writes_itself(aten.relu_.default, (torch.ones(3, 1).expand(3, 4),), {})
+    assert not static_shape_rules.writes_itself(aten.relu_.default, (torch.ones(3, 1).expand(3, 4),), {})
 
 
 X = torch.ones(2, 1, 4).transpose(0, 2)
@@ -205,18 +205,18 @@ def test_writes_of_symbolic_sizes() -> None:
         return fake_like(mode, shape, strides, 0, dtype, torch.device("cpu"))
 
     x = fake(n, m)
-    assert ruled.writes_alike(aten.add_.Tensor, (x, fake(n, m)), {"alpha": 2})
-    assert ruled.writes_alike(aten.relu_.default, (x,), {})
-    assert not ruled.writes_alike(aten.add_.Tensor, (x, fake(n, 1)), {})  # torch's shape function says it
-    assert not ruled.writes_alike(aten.add_.Tensor, (x, fake(m, n)), {})
-    assert not ruled.writes_alike(aten.add_.Tensor, (x, n), {})
-    assert not ruled.writes_alike(aten.add_.Tensor, (fake(n, dtype=I64), fake(n)), {})  # a kernel refuses
-    assert not ruled.writes_alike(aten.add.Tensor, (x, x), {})
+    assert static_shape_rules.writes_alike(aten.add_.Tensor, (x, fake(n, m)), {"alpha": 2})
+    assert static_shape_rules.writes_alike(aten.relu_.default, (x,), {})
+    assert not static_shape_rules.writes_alike(aten.add_.Tensor, (x, fake(n, 1)), {})  # left to torch's shape function
+    assert not static_shape_rules.writes_alike(aten.add_.Tensor, (x, fake(m, n)), {})
+    assert not static_shape_rules.writes_alike(aten.add_.Tensor, (x, n), {})
+    assert not static_shape_rules.writes_alike(aten.add_.Tensor, (fake(n, dtype=I64), fake(n)), {})  # kernel refuses
+    assert not static_shape_rules.writes_alike(aten.add.Tensor, (x, x), {})
     assert not symbols.relations
 
 
 def test_numbers_alone_into_a_tensor() -> None:
-    """No operand is a tensor: their sum is of the numbers' kind, and is converted."""
+    """No operand is a tensor: the sum has the kind of the numbers and is then converted."""
 
     def program(a: int, b: int, out: torch.Tensor) -> torch.Tensor:
         return torch.add(a, b, out=out)

@@ -1,4 +1,4 @@
-"""Each rule says at other sizes what torch says there, real kernels included; what it assumes is all that it needs."""
+"""Symbolic shape rules: at other sizes each rule matches torch and the real kernels, and it assumes no more than it needs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir import checked, ctc, iterator
-from pycompiler.ir.fake import fake_of, new_fake_mode
-from pycompiler.ir.shapes import RULES, layouts_of
-from pycompiler.ir.symbols import Symbols, expr_of
+from pycompiler.operators import ctc_loss, tensor_iterator, value_checks
+from pycompiler.operators.symbolic_shape_rules import RULES, layouts_of
+from pycompiler.symbolic.symbols import Symbols, expr_of
+from pycompiler.torch_compat.fake_mode import fake_of, new_fake_mode
 
 aten = torch.ops.aten
 NAMES = ("a", "b", "c", "h", "w")
 
 
 class T:
-    """A tensor: its dimensions (names of symbols, numbers, sums of both as text), in which order they lie."""
+    """A tensor: its dimensions (symbol names, numbers, or sums as a string) and the order in which they lie in memory."""
 
     def __init__(self, *shape: int | str, order: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> None:
         self.shape, self.order, self.dtype = shape, order or tuple(range(len(shape))), dtype
@@ -44,7 +44,7 @@ class T:
 
 I = torch.int64
 CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
-    (checked.within, (T("a", "b", order=(1, 0), dtype=I), "unit input"), {}),
+    (value_checks.within, (T("a", "b", order=(1, 0), dtype=I), "unit input"), {}),
     (aten.mm.default, (T("a", 3), T(3, "b")), {}),
     (aten.mm.default, (T("a", "c"), T("c", "b", order=(1, 0))), {}),
     (aten.bmm.default, (T("a", "b", 4), T("a", 4, "c")), {}),
@@ -106,9 +106,9 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.gather.default, (T("a", 5, order=(1, 0)), 1, T("a", "b", dtype=I)), {}),
     (aten.scatter.value, (T("a", 5, order=(1, 0)), 1, T("a", 1, dtype=I), 2.0), {}),
     (torch.ops.pycompiler.pick.default, (T("a", 5, order=(1, 0)), 1, T("a", 1, dtype=I)), {}),
-    (ctc.ctc_losses, (T("a", "b", 5), T("b", 3, dtype=I), T("b", dtype=I), T("b", dtype=I), 0, False), {}),
+    (ctc_loss.ctc_losses, (T("a", "b", 5), T("b", 3, dtype=I), T("b", dtype=I), T("b", dtype=I), 0, False), {}),
     (
-        ctc.ctc_losses_backward,
+        ctc_loss.ctc_losses_backward,
         (T("b"), T("a", "b", 5, order=(1, 0, 2)), T("b", 3, dtype=I), T("b", dtype=I), T("b", dtype=I), 0, False), {},
     ),
     (aten.nll_loss_forward.default, (T("a", 5, order=(1, 0)), T("a", dtype=I), None, 1, -100), {}),
@@ -172,7 +172,7 @@ def test_same_as_torch_at_other_sizes(op: Any, args: Any, kwargs: Any) -> None:
 
 def test_every_rule_has_a_case() -> None:
     assert {op for op, _, _ in CASES} >= RULES.keys()
-    assert any(op in iterator.iterated() for op, _, _ in CASES)
+    assert any(op in tensor_iterator.iterated() for op, _, _ in CASES)
 
 
 @pytest.mark.parametrize(

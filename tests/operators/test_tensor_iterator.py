@@ -1,4 +1,4 @@
-"""Strides of pointwise results, as predicted, beside those of ATen's kernels: all layouts, dimensions of one element and none."""
+"""Predicted strides of pointwise results, compared with ATen's kernels: all layouts, dimensions of size one and zero."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from pycompiler.ir.iterator import CONTIGUOUS, LIKE, as_the_kernel, fresh_strides, iterated, operands
+from pycompiler.operators.tensor_iterator import (
+    CONTIGUOUS,
+    LIKE,
+    fresh_strides,
+    iterated,
+    operands,
+    with_kernel_strides,
+)
 
 aten = torch.ops.aten
 
 
 def layout(draw: random.Random, shape: list[int]) -> Tensor:
-    """Permuted, with gaps, with any stride where there is one element, sometimes overlapping."""
+    """A random layout: permuted, with gaps, with any stride for a dimension of size one, sometimes overlapping."""
     if draw.random() < 0.3:
         return torch.empty_strided(shape, [draw.choice([0, 1, 2, 3, 7, 28]) for _ in shape])
     order, step, strides = list(range(len(shape))), 1, [0] * len(shape)
@@ -34,13 +41,13 @@ def narrower(draw: random.Random, shape: list[int]) -> list[int]:
     return kept[draw.randrange(len(shape) + 1) :] if draw.random() < 0.2 else kept
 
 
-# What else operators take: numbers by the names of their parameters.
+# Number arguments of the operators, by parameter name.
 NUMBERS = {"other": 2, "min": 0, "max": 1, "min_val": 0, "max_val": 1, "exponent": 3, "value": 0, "threshold": 0,
            "weight": 0.5, "alpha": 1, "scale": 1, "input_scale": 1, "is_result": False, "self_is_result": False, "beta": 1, "negative_slope": 0.1}  # fmt: skip
 
 
 def arguments(op: OpOverload, tensors: list[Tensor]) -> list[Any]:
-    """Tensors for tensors; numbers where the schema has no default."""
+    """Arguments of an operator: the tensors, and numbers where the schema has no default."""
     integers = op._schema.name.split("::")[1].startswith(("bitwise", "gcd", "lcm"))
     given: list[Any] = []
     for argument in op._schema.arguments:
@@ -48,7 +55,7 @@ def arguments(op: OpOverload, tensors: list[Tensor]) -> list[Any]:
             t = tensors.pop(0)
             dtype = torch.bool if argument.name == "condition" else torch.int64 if integers else t.dtype
             made = torch.empty_strided(t.shape, t.stride(), dtype=dtype)
-            given.append(made.fill_(1) if integers else made)  # lcm of what memory holds may end the process
+            given.append(made.fill_(1) if integers else made)  # lcm of uninitialised integers may end the process
         elif argument.name in NUMBERS and not argument.kwarg_only:
             given.append(NUMBERS[argument.name])
         elif argument.has_default_value() or argument.kwarg_only:
@@ -63,14 +70,14 @@ def test_strides_are_the_kernels(op: OpOverload) -> None:
     draw = random.Random(str(op))
     for _ in range(60):
         shape = [draw.choice([0, 1, 1, 2, 3, 7]) for _ in range(draw.randrange(5))]
-        other = list if op is aten.gelu_backward.default else lambda n: narrower(draw, n)  # oneDNN's takes equal shapes
+        other = list if op is aten.gelu_backward.default else lambda n: narrower(draw, n)  # oneDNN takes equal shapes
         x, y, z = layout(draw, shape), *(layout(draw, other(shape)) for _ in range(2))
         args = arguments(op, [x, y, z])
         real = op(*args)
         assert fresh_strides(operands(op, args)) == real.stride(), operands(op, args)
         meta = torch.empty(real.shape, dtype=real.dtype, device="meta")
         if real.dim() and (real.numel() == 0 or 1 in real.shape):
-            assert as_the_kernel(op, args, meta).stride() == real.stride()
+            assert with_kernel_strides(op, args, meta).stride() == real.stride()
 
 
 def ambiguous(draw: random.Random) -> list[int]:
@@ -89,7 +96,7 @@ def test_strides_of_copies_and_contiguous_results(op: OpOverload) -> None:
             args[2] = torch.tensor(1.0)
         real = op(*args)
         if real.numel() == 0 or 1 in real.shape:
-            assert as_the_kernel(op, args, real.to("meta")).stride() == real.stride(), (x.shape, x.stride())
+            assert with_kernel_strides(op, args, real.to("meta")).stride() == real.stride(), (x.shape, x.stride())
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,7 @@ def test_operands_of_another_dtype_are_copied_first(op: OpOverload) -> None:
         args = [x > 0, x, y] if op is aten.where.self else [x, y]
         real = op(*args)
         if real.numel() == 0 or 1 in real.shape:
-            assert as_the_kernel(op, args, real.to("meta")).stride() == real.stride(), [
+            assert with_kernel_strides(op, args, real.to("meta")).stride() == real.stride(), [
                 (t.shape, t.stride()) for t in args
             ]
 
@@ -111,4 +118,4 @@ def test_operands_of_another_dtype_are_copied_first(op: OpOverload) -> None:
 def test_what_is_not_known_keeps_what_the_meta_kernel_says() -> None:
     x = torch.empty_strided((1, 7), (1, 1))
     meta = torch.empty(1, 7, device="meta")
-    assert as_the_kernel(aten.isinf.default, (x,), meta) is meta
+    assert with_kernel_strides(aten.isinf.default, (x,), meta) is meta

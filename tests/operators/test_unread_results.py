@@ -1,4 +1,4 @@
-"""Operators that do more than to give a result, which nobody reads: at any size."""
+"""Operators with an effect and an unused result: they still run, at any size."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Call]] = {
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("case", CASES)
 def test_statistics_of_what_nobody_reads(case: str, backend: str) -> None:
-    """Calls whose writes no version tells of were dropped, with sizes that change."""
+    """Calls that write without a version change must not be dropped when sizes change."""
     make, shape, call = CASES[case]
 
     def program(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -60,7 +60,7 @@ def test_statistics_of_what_nobody_reads(case: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM, nn.RNN])
 def test_random_numbers_of_what_nobody_reads(layer: Any, backend: str) -> None:
-    """torch's rule for recurrent layers of symbolic sizes forgets the dropout between them, so that the call was dropped."""
+    """torch's rule for symbolic sizes forgets the dropout between recurrent layers: the call must not be dropped for that."""
     torch.manual_seed(0)
     module = layer(2, 3, 2, dropout=0.5)
 

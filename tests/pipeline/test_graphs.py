@@ -1,4 +1,4 @@
-"""What a code generator refuses: the loops that it is about become ATen calls, the rest stays compiled."""
+"""Loops that a code generator refuses become ATen calls; the other loops stay compiled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pycompiler.runtime.plan_python import PythonPlan
 
 
 def calls(plan: Plan) -> list[str]:
-    """What the plan runs, in order: names of operators, "kernel" of the host, "launch" on a GPU."""
+    """The calls of the plan, in order: names of operators, "kernel" of the host, "launch" on a GPU."""
     named = [(s, {Kernel: "kernel", Launch: "launch"}.get(type(s))) for s in plan.steps]
     return [name or str(step.op) for step, name in named if name or isinstance(step, Aten)]
 

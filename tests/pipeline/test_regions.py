@@ -1,4 +1,4 @@
-"""Graphs that are alike are compiled once (`pycompiler/regions.py`); what a compile reads tells them apart."""
+"""Equal graphs are compiled once (`pycompiler/regions.py`); any input of the compile distinguishes them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_frames_that_a_break_leads_to_share_as_well() -> None:
     model, x = Model(), torch.randn(4, 8)
     with torch.no_grad():
         torch.testing.assert_close(pycompiler.compile(model)(x), model(x))
-    assert counts() == (1, 1)  # the first block of the call and the later ones, whose inputs come from elsewhere
+    assert counts() == (1, 1)  # the first block of the call and the later ones, whose inputs have other sources
 
 
 def test_a_region_lives_as_long_as_somebody_calls_it() -> None:
@@ -89,7 +89,7 @@ def test_a_region_lives_as_long_as_somebody_calls_it() -> None:
     pycompiler.reset(a)
     del a, first
     gc.collect()
-    assert [r() for r in gone] == [None] * len(gone)  # the other does not keep them
+    assert [r() for r in gone] == [None] * len(gone)  # the other does not hold them
     assert len(regions._regions) == 1
     pycompiler.reset(b)
     gc.collect()
@@ -230,7 +230,7 @@ def test_what_an_error_tells_is_the_line_of_its_own_program() -> None:
 
 
 def test_assumptions_about_sizes_hold_of_each_that_shares() -> None:
-    """What a later stage assumes of symbols becomes a guard of every frame, not of the first alone."""
+    """An assumption of a later stage about symbols becomes a guard of every frame, not of the first alone."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return x.unfold(0, 3, 2).softmax(-1) + x.shape[0]

@@ -13,7 +13,7 @@ import torch
 
 import pycompiler
 from pycompiler import config
-from pycompiler.ir import differing
+from pycompiler.ir import guard_differences
 from pycompiler.pipeline import reports
 
 X = torch.ones(4, 8)
@@ -58,7 +58,7 @@ def conjugated() -> torch.Tensor:
     return torch.ones(4, 8, dtype=torch.complex64).conj()
 
 
-# program, the two calls, what the reason says, and of which aspects the advice is
+# program, the two calls, a part of the reason, and the aspects of the advice
 ROWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...], str, tuple[str, ...]]] = {
     "flag of a tensor": (
         ignoring, (X, 0), (torch.ones(5, 8, requires_grad=True), 0),
@@ -111,7 +111,7 @@ def test_a_reason_names_what_differs_and_nothing_else(name: str) -> None:
 
 
 def test_strides_and_keys_that_follow_are_not_named() -> None:
-    """Sizes of a static call; strides only where they are not those of the sizes."""
+    """A static call names sizes; it names strides only if the sizes do not imply them."""
     compiled = pycompiler.compile(lambda x: x.sin(), backend="eager", dynamic=False)
     compiled(X)
     for other, said in (
@@ -135,7 +135,7 @@ def test_a_mode_is_named_without_the_dispatch_keys_that_follow() -> None:
 
 
 def test_the_limits_advice_is_of_what_differs_between_entries() -> None:
-    """The engine tells of a limit without the values of the call."""
+    """The engine reports a limit without the values of the call."""
     compiled = pycompiler.compile(ignoring, backend="eager", recompile_limit=2)
     compiled(X, 0), compiled(X.double(), 0)
     with pytest.warns(reports.RecompileLimitWarning) as warned:
@@ -145,4 +145,4 @@ def test_the_limits_advice_is_of_what_differs_between_entries() -> None:
 
 
 def test_every_aspect_has_a_way_out() -> None:
-    assert reports.WAYS_OUT.keys() == differing.ASPECTS
+    assert reports.WAYS_OUT.keys() == guard_differences.ASPECTS

@@ -1,4 +1,4 @@
-"""Verify mode: right programs pass and are left as they are, wrong kernels are named with operator and line."""
+"""Verify mode: right programs pass unchanged, wrong kernels are named with operator and line."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ import pycompiler
 from pycompiler import background, config
 from pycompiler.errors import ArgumentError, VerificationError
 from pycompiler.lowering import LOWERINGS
-from pycompiler.pipeline import verified
+from pycompiler.pipeline import verification
 from pycompiler.pipeline.differences import difference, first_difference
-from pycompiler.pipeline.unwritten import Filled
+from pycompiler.pipeline.uninitialized import Filled
 
 aten = torch.ops.aten
 
 
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What each comparison of a whole graph found."""
+    """The result of each comparison of a whole graph."""
     found: list[Any] = []
-    compare = verified.compare
+    compare = verification.compare
 
     def noting(*args: Any) -> Any:
         found.append(compare(*args))
         return found[-1]
 
-    monkeypatch.setattr(verified, "compare", noting)
+    monkeypatch.setattr(verification, "compare", noting)
     return found
 
 
@@ -48,7 +48,7 @@ def in_place(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def chaotic(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Cancels: float32 has few digits left of it."""
+    """Its terms cancel: few correct digits are left in float32."""
     return ((x @ w) * 1e4).exp().log() - (x @ w) * 1e4
 
 
@@ -95,7 +95,7 @@ def test_a_share_of_the_calls(compared: list[Any]) -> None:
     counts = []
     for _ in range(12):
         compiled(torch.ones(2))
-        assert pycompiler.wait_for_compiles(60)  # a worker compares
+        assert pycompiler.wait_for_compiles(60)  # a worker thread compares
         counts.append(len(compared))
     assert counts == [1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4]
 
@@ -179,7 +179,7 @@ def test_a_backend_whose_graph_raises() -> None:
 
 
 def no_relu(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    """A backend that changes the graph that it is given, and those in it."""
+    """A backend that changes its graph and the graphs in it."""
     for graph in (m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)):
         for node in graph.graph.nodes:
             if node.target is torch.relu:
@@ -206,7 +206,7 @@ def test_a_backend_that_changes_the_body_of_a_checkpoint() -> None:
 
 
 def test_the_captured_graph_answers_for_a_backend_that_changed_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    """A share: the graph that answers in its place is the captured one."""
+    """With `verify` as a share, a wrong graph is replaced by the captured one."""
     logging.getLogger("pycompiler").propagate = True
     compiled = pycompiler.compile(lambda x: torch.relu(x), backend=no_relu, verify=1)
     x = torch.randn(5)
@@ -254,7 +254,7 @@ def test_errors_of_eager_stay_as_they_are() -> None:
 
 # in serving --------------------------------------------------------------------------------------------------------
 class Gate:
-    """A backend whose graph notes its threads, and waits in those of the pool until it may go on."""
+    """A backend whose graph records its threads, and waits in pool threads for a signal."""
 
     def __init__(self) -> None:
         self.go, self.threads = threading.Event(), list[str]()
@@ -287,8 +287,8 @@ def test_calls_that_serve_do_not_wait(context: Any, gate: Gate, compared: list[A
             x = torch.randn(5, 3)
             made, want = compiled(x), model(x)
             assert torch.equal(made, want)
-            x.zero_()  # what is compared later is a copy
-    assert compared == [None]  # of the first call, which compiles anyway
+            x.zero_()  # the later comparison uses a copy
+    assert compared == [None]  # the first call, which compiles anyway
     gate.go.set()
     assert pycompiler.wait_for_compiles(60)
     assert compared == [None, None]  # one at a time
@@ -302,7 +302,7 @@ def test_a_difference_that_a_worker_finds(gate: Gate, caplog: pytest.LogCaptureF
     compiled = pycompiler.compile(lambda x: x + 1, backend=gate, verify=1)
     compiled(torch.ones(2))
     gate.wrong = True
-    assert compiled(torch.ones(2)).tolist() == [4, 4]  # nobody waited
+    assert compiled(torch.ones(2)).tolist() == [4, 4]  # no call waited
     assert pycompiler.wait_for_compiles(60)
     assert [r.levelno for r in caplog.records if "differs from eager" in r.getMessage()] == [logging.ERROR]
     assert compiled(torch.ones(2)).tolist() == [2, 2]
@@ -312,13 +312,13 @@ def test_parameters_that_change_meanwhile(
     gate: Gate, compared: list[Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eager computes with other parameters than the call did."""
-    compare = verified.compare
+    compare = verification.compare
 
     def late(*args: Any) -> Any:
         assert not background.inside() or gate.go.wait(60)
         return compare(*args)
 
-    monkeypatch.setattr(verified, "compare", late)
+    monkeypatch.setattr(verification, "compare", late)
     logging.getLogger("pycompiler").propagate = True
     model = nn.Linear(3, 2)
     compiled = pycompiler.compile(model, backend=gate, verify=1)
@@ -366,7 +366,7 @@ def leaves_that_overlap() -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("dtype", [None, torch.float64])
 def test_copies_lie_as_what_they_stand_for(make: Callable[[], Any], dtype: torch.dtype | None) -> None:
     given = make()
-    copies = verified.Copies.of(given, dtype)
+    copies = verification.Copies.of(given, dtype)
     for copy, t in zip(copies.values, given, strict=True):
         assert (copy.shape, copy.stride(), copy.storage_offset()) == (t.shape, t.stride(), t.storage_offset())
         assert (copy.requires_grad, copy.is_leaf) == (t.requires_grad, t.is_leaf)
@@ -381,7 +381,7 @@ def test_copies_lie_as_what_they_stand_for(make: Callable[[], Any], dtype: torch
 
 
 def test_inputs_that_were_computed_and_have_holes(compared: list[Any]) -> None:
-    """Compiled code goes by their strides: copies without the holes were read beyond their end."""
+    """Compiled code uses their strides: a copy without the gaps would be read beyond its end."""
 
     def program(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x.mul_(2)
@@ -389,7 +389,7 @@ def test_inputs_that_were_computed_and_have_holes(compared: list[Any]) -> None:
 
     compiled = pycompiler.compile(program, verify=1)
 
-    def inputs() -> tuple[torch.Tensor, ...]:  # the one that is written shares its memory with no other
+    def inputs() -> tuple[torch.Tensor, ...]:  # the written input shares no memory
         return (computed_with_holes()[0], *computed_with_holes()[1:])
 
     torch.testing.assert_close(compiled(*inputs()), program(*inputs()))
@@ -404,7 +404,7 @@ def test_what_cancels_in_float64_is_no_difference() -> None:
     assert first_difference(names, far, values) is not None
 
 
-# what is a difference ----------------------------------------------------------------------------------------------
+# definition of a difference -----------------------------------------------------------------------------------------
 def test_rounding_is_none_and_more_is() -> None:
     want = torch.tensor([1.0, 1e-3, torch.nan, torch.inf])
     assert difference(want * (1 + 1e-6), want) == ""
@@ -423,13 +423,13 @@ def test_float64_decides() -> None:
     assert difference(torch.tensor([1.3, 2.0]), want, exact) == ""  # eager is as far from it
     assert difference(torch.tensor([4.0, 2.0]), want, exact) != ""
     flags, off = torch.tensor([1, 0, 1]), torch.tensor([1, 1, 1])
-    assert difference(off, flags, torch.tensor([1, 1, 1])) == ""  # it hangs on a rounding
+    assert difference(off, flags, torch.tensor([1, 1, 1])) == ""  # the result depends on a rounding
     assert difference(off, flags, flags) == "1 of 3 elements, the first at [1]: 1, eager 0"
 
 
-# memory that nobody wrote ------------------------------------------------------------------------------------------
+# uninitialised memory ----------------------------------------------------------------------------------------------
 def unwritten(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Half of the second output is written; the third is a sum of what is not."""
+    """Half of the second output is written; the third is a sum over uninitialised memory."""
     half = torch.empty(8)
     half[:4] = x[:4].sin()
     return torch.empty_like(x), half, x.new_empty(8).sum(), torch.empty(8, dtype=torch.int32) + 1, x.exp()
@@ -437,20 +437,20 @@ def unwritten(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 @pytest.fixture
 def dirty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `torch.empty` gives in a compiled graph is never what it gives to eager."""
-    compare, count = verified.results, iter(range(100))
+    """`torch.empty` never has the same contents in a compiled graph and in eager."""
+    compare, count = verification.results, iter(range(100))
 
     def of_another_value(*args: Any, **kwargs: Any) -> Any:
         k = next(count)
         with Filled((k + 0.5, k, k % 2 == 0)):
             return compare(*args, **kwargs)
 
-    monkeypatch.setattr(verified, "results", of_another_value)
+    monkeypatch.setattr(verification, "results", of_another_value)
 
 
 @pytest.mark.usefixtures("dirty")
 def test_memory_that_nobody_wrote_is_not_compared(compared: list[Any]) -> None:
-    assert not Filled._should_skip_dynamo()  # where it is so, torch imports its compiler at the mode's first call
+    assert not Filled._should_skip_dynamo()  # if it were true, torch would import its compiler at the mode's first call
     pycompiler.compile(unwritten, backend="eager", verify=True)(torch.randn(8))
     assert compared == [None]
 
@@ -465,14 +465,14 @@ def test_what_lies_beside_it_is(right: Any, wrong: Any, where: str) -> None:
             pycompiler.compile(unwritten)(torch.linspace(1, 2, 8))
 
 
-# what cancels ------------------------------------------------------------------------------------------------------
+# cancellation ------------------------------------------------------------------------------------------------------
 def divergence(x: torch.Tensor) -> list[torch.Tensor]:
-    """Of equal distributions: a sum of terms up to 0.1 that is 0 but for rounding."""
+    """The divergence of equal distributions: a sum of terms up to 0.1 that is 0 except for rounding."""
     return [nn.functional.kl_div(x.log_softmax(-1), x.softmax(-1), reduction="sum")]
 
 
 def norm_of_two(x: torch.Tensor) -> list[torch.Tensor]:
-    """1 and -1, whatever x is: its gradient is rounding."""
+    """1 and -1 for any x: the gradient is only rounding."""
     return [nn.functional.layer_norm(x, (2,))]
 
 
@@ -488,14 +488,14 @@ def test_rounding_of_what_cancels_is_no_difference(program: Any, what: str, roun
     x = torch.arange(512.0).reshape(-1, 2) if program is jumps else torch.randn(8, 8, 2)
     x.requires_grad_(program is norm_of_two)
 
-    def off(by: float) -> verified.Call:
+    def off(by: float) -> verification.CompiledCall:
         def made(x: torch.Tensor) -> list[torch.Tensor]:
             return [y + (by * x if y.numel() > 1 and y.requires_grad else by) for y in program(x)]
 
         return made
 
-    assert verified.compare(program, off(rounding), [x]) is None
-    found = verified.compare(program, off(wrong), [x])
+    assert verification.compare(program, off(rounding), [x]) is None
+    found = verification.compare(program, off(wrong), [x])
     assert found is not None and found.what == what
 
 
@@ -503,7 +503,7 @@ def test_rounding_of_what_cancels_is_no_difference(program: Any, what: str, roun
 def test_numbers_that_other_threads_drew_are_no_difference(
     compared: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another thread draws while the graph runs: once, so that this call is not compared; then always, which is a fault."""
+    """Another thread draws while the graph runs. If once, this call is not compared; if always, that is a fault."""
     times = [1]
 
     def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -532,10 +532,11 @@ def test_numbers_that_other_threads_drew_are_no_difference(
 def test_threads_that_find_the_same_difference_say_it_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compare, both = verified.compare, threading.Barrier(2, timeout=60)
+    compare, both, compared = verification.compare, threading.Barrier(2, timeout=60), threading.local()
 
     def together(graph: Any, made: Any, inputs: Any, *rest: Any) -> Any:
-        if isinstance(made, Twice):
+        if not hasattr(compared, "once"):  # later comparisons of a thread look for the operator
+            compared.once = True
             both.wait()
         return compare(graph, made, inputs, *rest)
 
@@ -543,34 +544,40 @@ def test_threads_that_find_the_same_difference_say_it_once(
         def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
             return [x * 3]
 
-    monkeypatch.setattr(verified, "compare", together)
+    monkeypatch.setattr(verification, "compare", together)
     logging.getLogger("pycompiler").propagate = True
     compiled = pycompiler.compile(lambda x: x * 2, backend=lambda gm, inputs: Twice(), verify=1.0, fullgraph=True)
-    x = torch.ones(3, requires_grad=True)  # compared by the thread that calls
+    x = torch.ones(3, requires_grad=True)  # compared by the calling thread
     with config.patch(verify_correctness=False):
         threads = [threading.Thread(target=compiled, args=(x,)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert caplog.text.count("differs from eager in output 0") == caplog.text.count("it runs eagerly from now on") == 1
+    assert both.n_waiting == 0 and not both.broken
+    assert (
+        caplog.text.count("differs from eager in output 0")
+        == caplog.text.count("the graph runs eagerly from now on")
+        == 1
+    )
+    compared.once = True
     assert torch.equal(compiled(x), x * 2)
 
 
 def test_steady_is_what_leaves_the_generator_alike() -> None:
-    def state() -> verified.Results:
-        return verified.Results([], [], True, False, torch.get_rng_state())
+    def state() -> verification.VerifiedResults:
+        return verification.VerifiedResults([], [], True, False, torch.get_rng_state())
 
     torch.manual_seed(0)
     before = state()
-    assert verified.is_steady(before, state)
+    assert verification.is_steady(before, state)
     torch.rand(1)
-    assert not verified.is_steady(before, state)
-    assert not verified.is_steady(before, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    assert not verification.is_steady(before, state)
+    assert not verification.is_steady(before, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
 
 
 def test_rounding_of_bfloat16_on_the_way_is_no_difference() -> None:
-    """The gradient is float32, what it comes from is not; random numbers forbid to ask float64."""
+    """The gradient is float32, its operand is not; random numbers rule out a float64 reference."""
     w = torch.linspace(-1, 1, 256).reshape(16, 16).requires_grad_()
 
     def graph(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
@@ -580,5 +587,5 @@ def test_rounding_of_bfloat16_on_the_way_is_no_difference() -> None:
         return lambda x, w: [torch.nn.functional.dropout(((x @ w) * by).softmax(-1), 0.1).bfloat16() @ x.bfloat16()]
 
     x = torch.linspace(-1, 1, 256).reshape(16, 16).cos()
-    assert verified.compare(graph, otherwise(1.0), [x, w]) is None
-    assert verified.compare(graph, otherwise(1.5), [x, w]) is not None
+    assert verification.compare(graph, otherwise(1.0), [x, w]) is None
+    assert verification.compare(graph, otherwise(1.5), [x, w]) is not None

@@ -1,4 +1,4 @@
-"""The public names: what `compile` returns looks and behaves as what it was given, and serving is under control."""
+"""The public names: a compiled object looks and behaves like the original, and serving is under control."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def test_module_looks_like_its_original(net: Net) -> None:
     assert inspect.signature(made) == inspect.signature(net.forward) == inspect.signature(made.forward)
     assert made.helper() == "helped"
     assert made.gain == 2.0
-    assert Net.registered == []  # the wrapper's class is none of the user's
+    assert Net.registered == []  # the wrapper's class is no class of the user
 
 
 @pytest.mark.captures_nothing("the state of a compiled module, which is not called")
@@ -534,7 +534,7 @@ def test_guard_filter() -> None:
 
     made = pycompiler.compile(fn, backend="eager", options={"guard_filter_fn": keep})
     assert torch.equal(made(X, 1), X + 1)
-    assert torch.equal(made(X, 5), X + 1)  # what the filter asked for
+    assert torch.equal(made(X, 5), X + 1)  # the result that the filter allowed
     assert any(g.kind == "equals" for g in seen)
 
 
@@ -682,7 +682,7 @@ def test_limit_warns_once_and_keeps_entries() -> None:
         before = pycompiler.counters(made)
         assert before["compiles"] == 3
         assert before["limit_hits"] == 7
-        made(X, 1)  # an entry of before the limit
+        made(X, 1)  # an entry from before the limit
         after = pycompiler.counters(made)
         assert after["hits"] == before["hits"] + 1
         assert after["eager_calls"] == before["eager_calls"]
@@ -711,7 +711,7 @@ def test_limit_raises_where_asked(arguments: Any, knobs: Any) -> None:
         made = pycompiler.compile(plus, backend="eager", recompile_limit=2, **arguments)
         made(X, 0)
         made(X, 1)
-        for _ in range(2):  # every time, not the first time only
+        for _ in range(2):  # each time, not only the first time
             with pytest.raises(exc.FailOnRecompileLimitHit, match=r"plus.*limit \(2 entries\)[\s\S]*L\['n'\]"):
                 made(X, 2)
         assert torch.equal(made(X, 1), X + 1)
@@ -720,7 +720,7 @@ def test_limit_raises_where_asked(arguments: Any, knobs: Any) -> None:
 def test_error_on_recompile() -> None:
     made = pycompiler.compile(plus, backend="eager")
     with config.patch(error_on_recompile=True, specialize_int=True):
-        made(X, 0)  # the first compile is none
+        made(X, 0)  # only the first compile happens
         with pytest.raises(exc.RecompileError, match=r"L\['n'\] == 0: seen 1[\s\S]*way out"):
             made(X, 1)
         assert torch.equal(made(X, 0), X)
@@ -819,7 +819,7 @@ def test_frozen_never_compiles(index: int) -> None:
     with torch.no_grad():
         torch.testing.assert_close(frozen(*args), target(*args))
     assert compiles(made) == 1
-    made(strange[0], *args[1:])  # itself is not frozen, and the view has its entries
+    made(strange[0], *args[1:])  # `made` itself is not frozen, and the view shares its entries
     assert compiles(made) == 2
     frozen(strange[0], *args[1:])
     assert pycompiler.counters(made)["hits"] == 2
@@ -868,7 +868,7 @@ def test_a_frozen_view_looks_like_its_original(net: Net) -> None:
         again(BATCH)
         assert compiles(again) == 0
     assert type(pickle.loads(pickle.dumps(view))) is Net
-    again = pycompiler.compile(view, backend="eager")  # of the original
+    again = pycompiler.compile(view, backend="eager")  # compiles the original
     again(BATCH)
     assert compiles(again) == 1
 
@@ -912,7 +912,7 @@ def test_run_of_what_is_not_compiled() -> None:
 
     assert torch.equal(fn(X), X + 1)
     assert compiles(fn) == 0
-    with pytest.raises(exc.ArgumentError, match="no view of a class"):
+    with pytest.raises(exc.ArgumentError, match="cannot freeze a class"):
         pycompiler.run(Decorated)
 
 
@@ -930,9 +930,9 @@ def test_policies() -> None:
         pycompiler.set_policy(made, "frozen")
 
 
-# what stays alive ----------------------------------------------------------------------------------------------
+# lifetimes -----------------------------------------------------------------------------------------------------
 def gone(make: Callable[[], tuple[Any, Any]]) -> bool:
-    """Whether the object that `make` watches dies with what it returned."""
+    """Whether the object that `make` watches dies with the returned object."""
     ref, kept = make()
     assert ref() is not None
     del kept
@@ -974,7 +974,7 @@ def test_models_in_closures_are_freed() -> None:
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("closure", [False, True])
 def test_functions_that_break_are_freed(backend: str, closure: bool) -> None:
-    """Their code refers to compiled functions that refer to it, and the collector does not look into code objects."""
+    """Their code refers to compiled functions that refer back; the collector does not traverse code objects."""
 
     def make() -> tuple[Any, Any]:
         scale = torch.full((2,), 3.0)

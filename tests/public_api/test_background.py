@@ -1,4 +1,4 @@
-"""Compiles in the background: the call that misses is answered eagerly at once, its entry becomes a compiled one."""
+"""Compiles in the background: a miss is answered eagerly at once, and its entry becomes a compiled one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Gate = tuple[Any, threading.Event, list[str]]
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    """A backend that waits: (name, the event that lets it go on, the threads that it ran in)."""
+    """A backend that waits: (name, the event that releases it, the threads that ran it)."""
     go, seen = threading.Event(), list[str]()
 
     def slow(gm: Any, inputs: Any) -> Any:
@@ -95,7 +95,7 @@ def test_training_finds_its_backward_compiled() -> None:
     before = pycompiler.compile_times("csv")
     for ours, theirs in zip(grads(c), eager, strict=True):
         torch.testing.assert_close(ours, theirs)
-    assert pycompiler.compile_times("csv") == before  # nothing was compiled by the backward
+    assert pycompiler.compile_times("csv") == before  # the backward compiled nothing
 
 
 def test_breaks_and_closures_and_effects() -> None:
@@ -180,7 +180,8 @@ def test_a_switch_of_all_threads_stays_as_the_program_sets_it(gate: Gate) -> Non
 
 
 def test_a_stage_that_cannot_carry_a_symbol() -> None:
-    """The worker finds out; the next call begins anew with numbers, and nothing of the first try counts for the limit."""
+    """The worker finds the failure; the next call starts again with numbers, and the first try does not count for the
+    limit."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, lambda y: y.sin() * 2, lambda y: y.cos(), (x,))
@@ -213,7 +214,7 @@ def test_what_guards_look_at_changes_meanwhile(gate: Gate) -> None:
 
 @pytest.mark.parametrize("policy", ["run", "eager", "error"])
 def test_policies_that_change_meanwhile(gate: Gate, policy: Any) -> None:
-    """What was asked for is compiled; nothing new is."""
+    """A requested compile completes; a new one does not start."""
     slow, go, _ = gate
     f = pycompiler.compile(lambda x: x + 1, backend=slow, background=True)
     x = torch.ones(2)
@@ -301,7 +302,7 @@ def test_the_call_that_captured_answers_first(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(3):
         assert torch.equal(compiled(x), x.sin() + 1)
     assert not pycompiler.wait_for_compiles(0) and not background.POOL.running and len(background.POOL.waiting) == 1
-    assert pycompiler.wait_for_compiles(120)  # who waits is served at once
+    assert pycompiler.wait_for_compiles(120)  # a waiting caller is served at once
     assert compiled.counters()["compiles"] == 1 and torch.equal(compiled(x), x.sin() + 1)
 
 
@@ -425,7 +426,7 @@ def test_a_forked_process_compiles_what_another_thread_was_compiling(tmp_path: A
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, forks have no backward in eager, either")
 def test_forks_of_a_process_that_has_compiled_have_backwards(tmp_path: Any) -> None:
-    """A fake mode tells torch of a GPU: a first backward behind it would keep forks from all backwards, compiled or not."""
+    """Quirk of torch: under a fake mode it believes in a GPU; a first backward then disables all backwards in forks."""
     done = run(
         """
         w = torch.ones(3, requires_grad=True)

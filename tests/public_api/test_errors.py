@@ -1,4 +1,4 @@
-"""Errors say what was seen, where, and what to do."""
+"""Errors report the cause, the place, and the remedy."""
 
 from __future__ import annotations
 

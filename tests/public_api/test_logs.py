@@ -76,7 +76,7 @@ def test_step_lines_are_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Step 1: capture starts for f" in capsys.readouterr().err
 
 
-# what is written -------------------------------------------------------------------------------------------------
+# written logs ----------------------------------------------------------------------------------------------------
 STATE = {"calls": 0}
 
 
@@ -98,7 +98,7 @@ def run_program() -> None:
     compiled(torch.ones(4, requires_grad=True)).backward()
 
 
-# For each artefact, what its log of `run_program` says.
+# Strings that the log of `run_program` contains, by artefact.
 WRITTEN: dict[str, tuple[str, ...]] = {
     "bytecode": ("original code of program", "generated code of program", "LOAD_GLOBAL"),
     "graph": ("opcode ", "placeholder ", "call_method ", "sin "),
@@ -135,7 +135,7 @@ def test_every_artefact_is_written_somewhere() -> None:
 
 @pytest.fixture(scope="module")
 def written() -> dict[str, str]:
-    """What each artefact says of one run; nothing of it is said while it is off."""
+    """The output of each artefact in one run; an artefact that is off prints nothing."""
     found: dict[str, list[str]] = {name: [] for name in logs.ARTIFACTS}
 
     class Collects(logging.Handler):
@@ -166,7 +166,7 @@ def test_artefact(written: dict[str, str], name: str) -> None:
 
 
 def test_listings_are_short(written: dict[str, str]) -> None:
-    """The namespace of builtins is a constant of the code that goes on after the call of `print`."""
+    """The resume function after the call of `print` has the namespace of builtins as a constant."""
     assert "<dict of " in written["bytecode"]
     assert max(map(len, written["bytecode"].splitlines())) < 300
 
@@ -214,14 +214,14 @@ def test_symbols_and_what_is_assumed_of_them(capsys: pytest.CaptureFixture[str])
 
     pycompiler.compile(program, dynamic=True)(torch.ones(5, 2), 2.5)
     said = [line.partition("program#0: ")[2] for line in capsys.readouterr().err.splitlines()]
-    assert "s0 is L['x'].size(0), 5 today" in said
-    assert "float0 is L['n'], 2.5 today" in said
+    assert "s0 is L['x'].size(0), now 5" in said
+    assert "float0 is L['n'], now 2.5" in said
     line = program.__code__.co_firstlineno + 1
     assert f"assumed: s0 >= 4  # {__file__}:{line}" in said
 
 
 def test_names_of_torchs_that_mean_nothing_here() -> None:
-    assert not logs.NOTHING.keys() & {*logs.STAGES, *logs.ARTIFACTS}
+    assert not logs.UNSUPPORTED_LOGS.keys() & {*logs.STAGES, *logs.ARTIFACTS}
     with pytest.raises(UserError, match="no log 'compiled_autograd': backwards are compiled with their forwards"):
         logs.set_logs("compiled_autograd")
     assert logs.settings({"TORCH_LOGS": "compiled_autograd,guards"}) == "guards"  # torch's own
@@ -235,7 +235,7 @@ def test_names_of_torchs_that_mean_nothing_here() -> None:
 def test_help_names_everything() -> None:
     with pytest.raises(UserError) as found:
         logs.set_logs("help")
-    for name in (*logs.STAGES, *logs.ARTIFACTS, *logs.NOTHING):
+    for name in (*logs.STAGES, *logs.ARTIFACTS, *logs.UNSUPPORTED_LOGS):
         assert name in str(found.value)
 
 
@@ -306,7 +306,7 @@ def test_listeners_hear_more_than_stderr_shows(capsys: pytest.CaptureFixture[str
     logs.set_logs("inductor")
     logs.stage("native").info("two")
     logs.stage("aot").info("three")
-    logs.listen_no_more(handler)
+    logs.stop_listening(handler)
     logs.stage("native").debug("four")
     assert heard == ["one", "two"]
     said = capsys.readouterr().err
@@ -317,7 +317,7 @@ def test_listeners_hear_more_than_stderr_shows(capsys: pytest.CaptureFixture[str
 
 # torch's own settings ----------------------------------------------------------------------------------------------
 def torchs_settings(*statements: str) -> str:
-    """What a program logs that executes these statements and compiles after each of them, divided by `<next>`."""
+    """The log of a program that executes these statements and compiles after each of them, divided by `<next>`."""
     lines = ["import logging, sys, torch"]
     for statement in statements:
         lines.append(statement)
@@ -363,7 +363,7 @@ def test_the_last_of_both_settings_holds() -> None:
     assert "Step 1" not in ours and "__guards]" in ours
     assert "Step 1" in same and "__guards]" not in same
     assert "__guards]" in torchs
-    assert "__graph]" in kept  # a log of torch's alone says nothing of ours
+    assert "__graph]" in kept  # a log of torch alone contains none of our lines
 
 
 def test_settings_of_torchs_that_mean_nothing_here() -> None:

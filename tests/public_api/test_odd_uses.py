@@ -1,4 +1,4 @@
-"""What a user may do at the front door: odd arguments, knobs that nothing reads, copies, pickles, scripted modules."""
+"""Odd uses of the public API: arguments, unread knobs, copies, pickles, scripted modules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ import pycompiler
 from pycompiler import backends, config, exc, logs
 from pycompiler.backends import options as known
 from pycompiler.backends.entry import compile_fx
-from pycompiler.capture import skip
+from pycompiler.capture.interpreter import inlining_rules
 from pycompiler.debug import directory
 from tests import children
 
@@ -38,7 +38,7 @@ X = torch.arange(4.0)
 
 @pytest.fixture
 def said(caplog: Any) -> Iterator[Any]:
-    """The warnings of the log, as texts; nothing counts as said before."""
+    """The messages of the log's warnings; the set of messages already logged is cleared."""
     vars(config)["_said"].clear()
     logging.getLogger("pycompiler").propagate = True
     with caplog.at_level(logging.WARNING, "pycompiler"):
@@ -200,7 +200,7 @@ def test_huge_limits(restored: None) -> None:
     assert torch.equal(pycompiler.compile(plain, backend="eager", recompile_limit=2**70)(X), X + 1)
 
 
-# no promise without a keeper -----------------------------------------------------------------------------------
+# each knob and artefact is used --------------------------------------------------------------------------------
 def nodes_of_the_package() -> Iterator[tuple[Path, ast.AST]]:
     package = Path(pycompiler.__file__).parent
     for path in sorted(package.rglob("*.py")):
@@ -209,8 +209,8 @@ def nodes_of_the_package() -> Iterator[tuple[Path, ast.AST]]:
 
 
 def read_names() -> tuple[set[str], set[str]]:
-    """Knobs that the code reads (`config.<name>`, `get_knob`, or by a row of the debug directory's tables), and artefacts
-    that it makes with `artifact("<name>")`."""
+    """Knobs that the code reads (`config.<name>`, `get_knob`, or by a row of the debug directory's tables), and
+    artefacts that it creates with `artifact("<name>")`."""
     knobs = {f"trace.{switch}" for switch, _ in directory.LOGS.values()}
     knobs |= {f"trace.{row.switch}" for row in directory.FILES.values()}
     artifacts = set()
@@ -252,7 +252,7 @@ def test_variables_that_the_code_names_are_known() -> None:
 UNREAD_PARAMETERS = {
     "mark_unbacked": {"hint_override", "specialize_on", "shape_id"},  # documented: without effect
     "graph_break": {"msg"},  # read where it is captured
-    "substitute_in_graph": {"can_constant_fold_through"},  # documented: what can be folded is
+    "substitute_in_graph": {"can_constant_fold_through"},  # documented: everything foldable is folded
 }
 
 
@@ -321,7 +321,7 @@ def test_arguments_that_nothing_reads_say_so_once(said: Any) -> None:
 
 def test_every_option_is_a_row() -> None:
     assert set(known.KNOBS) <= set(config.BY_NAME)
-    assert not set(known.KNOBS) & set(known.UNREAD)
+    assert not set(known.KNOBS) & set(known.WITHOUT_EFFECT)
 
 
 def test_unknown_variables_are_named_with_the_nearest() -> None:
@@ -481,7 +481,7 @@ def test_scripted_and_traced_code_runs_as_it_is(kind: str, said: Any) -> None:
     assert torch.equal(pycompiler.compile(target)(X), target(X))
     assert torch.equal(pycompiler.compile(lambda x: target(x * 2) + 1)(X), target(X * 2) + 1)
     if isinstance(target, nn.Module):
-        assert any("TorchScript module: it runs as it is" in text for text in said())
+        assert any("TorchScript module: it runs uncompiled" in text for text in said())
         assert torch.equal(pycompiler.compile(nn.Sequential(target, nn.ReLU()))(X), target(X).relu())
         with pytest.raises(exc.ArgumentError, match="fullgraph"):
             pycompiler.compile(target, fullgraph=True)
@@ -506,11 +506,10 @@ def test_replaced_functions_and_methods_of_torch_are_called(owner: Any, name: st
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_a_replaced_index_is_called(backend: str) -> None:
-    """In a process of its own: the slot that CPython makes for it stays, and eager's `torch.tensor([t])` takes `t` for a sequence."""
-    program = (
-        f"import torch; from tests.test_front_door import *; check_replaced(torch.Tensor, '__getitem__', {backend!r})"
-    )
-    root = Path(__file__).resolve().parents[1]
+    """In a process of its own: CPython's slot stays afterwards, and eager's `torch.tensor([t])` then treats `t` as a
+    sequence."""
+    program = f"import torch; from tests.public_api.test_odd_uses import *; check_replaced(torch.Tensor, '__getitem__', {backend!r})"
+    root = Path(__file__).resolve().parents[2]
     subprocess.run([children.python(), "-c", program], cwd=root, check=True, timeout=300)
 
 
@@ -566,7 +565,7 @@ def test_parametrizations_of_a_compiled_module(whose: str) -> None:
 
 @pytest.mark.parametrize("wrap", [lambda module: pycompiler.compile(module, backend="eager"), pycompiler.disable])
 def test_a_forward_around_that_of_a_compiled_module(wrap: Any) -> None:
-    """As libraries put one around it: what was there before is called by it, and is no call of the module."""
+    """Some libraries wrap a module's forward: the inner forward runs inside the wrapper, and is no call of the module."""
 
     def around(made: Any) -> Any:
         called: list[str] = []
@@ -626,17 +625,17 @@ def test_global_module_hooks_see_the_users_modules_only(backend: str, grad: bool
     assert set(seen) == {"Linear", "ReLU", "Sequential"}
 
 
-# what the frame hook leaves alone ------------------------------------------------------------------------------
+# frames that the frame hook ignores -----------------------------------------------------------------------------
 def test_generated_methods_belong_to_the_library_that_made_them() -> None:
     @dataclasses.dataclass
     class Mine:
         x: int
 
-    assert skip.is_library(inspect.ClosureVars.__new__)
-    assert skip.is_library(dis.Positions.__new__)
-    assert skip.is_library(inspect.signature)
-    assert not skip.is_library(Mine.__init__)
-    assert not skip.is_library(plain)
+    assert inlining_rules.is_library(inspect.ClosureVars.__new__)
+    assert inlining_rules.is_library(dis.Positions.__new__)
+    assert inlining_rules.is_library(inspect.signature)
+    assert not inlining_rules.is_library(Mine.__init__)
+    assert not inlining_rules.is_library(plain)
 
 
 def test_functions_with_odd_attributes() -> None:
@@ -658,7 +657,7 @@ def test_functions_with_odd_attributes() -> None:
 
 
 def test_an_operator_that_fails_is_eagers_error_and_nothing_in_torchs_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty lines of torch's own, of its shape functions, came before the error."""
+    """The log has none of the lines of torch's shape functions before the error."""
     from torch._subclasses import fake_tensor
 
     told: list[str] = []
@@ -668,4 +667,4 @@ def test_an_operator_that_fails_is_eagers_error_and_nothing_in_torchs_log(monkey
     assert told == []
     with pytest.raises(RuntimeError), fake_tensor.FakeTensorMode():
         torch.ones(3) @ torch.ones(4)
-    assert len(told) == 1 and "failed while attempting" in told[0]  # others' modes tell as before
+    assert len(told) == 1 and "failed while attempting" in told[0]  # other fake modes log as before

@@ -1,4 +1,4 @@
-"""The line on a terminal: when it comes, what it says, and that nothing of it is left."""
+"""The progress line on a terminal: its time, its content, and its complete removal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 import pycompiler
 from pycompiler import progress
-from pycompiler.ir import watch
+from pycompiler.ir import phases
 
 
 class Clock:
@@ -27,14 +27,14 @@ class Clock:
 
 
 class Terminal:
-    """A pseudo-terminal: `stream` for the program, `read` for what it wrote since the last read."""
+    """A pseudo-terminal: `stream` for the program, `read` for the output since the last read."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = pty.openpty()
         self.stream = os.fdopen(self.theirs, "w")
 
     def read(self) -> str:
-        os.write(self.theirs, b"\0")  # reads return what has come so far: this is where to stop
+        os.write(self.theirs, b"\0")  # a read returns all bytes so far: this byte marks the end
         text = b""
         while not text.endswith(b"\0"):
             text += os.read(self.ours, 10_000)
@@ -119,10 +119,10 @@ def test_the_backward_is_named_after_its_function(monkeypatch: pytest.MonkeyPatc
 def test_phases_and_kernels(terminal: Terminal, display: Any) -> None:
     with progress.compiling("f"):
         display.clock.now = 2.0
-        with watch.phase("scheduling"):
+        with phases.phase("scheduling"):
             display.tick()
             progress.note_kernels(1)
-            with watch.phase("build"):
+            with phases.phase("build"):
                 display.tick()
             progress.note_kernels(2)
         display.tick()

@@ -1,4 +1,4 @@
-"""`set_stance`: as a function, a context manager and a decorator; what calls, misses and graph breaks do under each."""
+"""`set_stance` as a function, a context manager and a decorator; calls, misses and graph breaks under each stance."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_backend_is_forced_and_what_was_compiled_comes_back() -> None:
 
     f = compiled()
     f(X)
-    for count in (1, 1):  # the second time its entries are still there
+    for count in (1, 1):  # the second time its entries still exist
         with pycompiler.set_stance("default", force_backend=backend):
             assert value(f) == 1
             assert len(made) == count

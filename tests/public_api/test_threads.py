@@ -1,4 +1,4 @@
-"""Concurrent use through the public API: right values, no deadlock, and nothing that grows."""
+"""Concurrent use through the public API: right values, no deadlock, and no growth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = (2, 3, 4, 5)
 
 
 def hammer(workers: list[Callable[[random.Random], None]], seconds: float = SECONDS) -> None:
-    """Run each worker again and again in a thread of its own; fail with the first error, or when a thread hangs."""
+    """Run each worker repeatedly in a thread of its own; fail with the first error, or when a thread hangs."""
     errors: list[BaseException] = []
     stop = time.monotonic() + seconds
 
@@ -133,7 +133,7 @@ def test_grad_mode_belongs_to_the_thread() -> None:
 
 
 def test_a_compile_blocks_no_other_callable() -> None:
-    """While one thread is in a slow backend, others call what is compiled and compile other callables."""
+    """While one thread is in a slow backend, others call compiled functions and compile further callables."""
     entered, leave = threading.Event(), threading.Event()
 
     def slow(gm: Any, inputs: Any) -> Any:
@@ -161,7 +161,7 @@ def test_a_compile_blocks_no_other_callable() -> None:
 
 
 def test_compiles_in_threads_leave_the_process_as_it_was() -> None:
-    """The recursion limit, which a capture raises, and the knobs of a callable's options are those of all threads."""
+    """The recursion limit, which a capture raises, and the knobs in a callable's options are shared by all threads."""
     before = sys.getrecursionlimit(), pycompiler.config.snapshot()
     seen: set[int] = set()
 
@@ -177,7 +177,7 @@ def test_compiles_in_threads_leave_the_process_as_it_was() -> None:
 
 
 def test_endless_recursion_while_others_compile() -> None:
-    """Captures raise the recursion limit for all threads; a recursion that is deeper than the C stack ends cleanly."""
+    """Captures raise the recursion limit for all threads; a recursion deeper than the C stack ends cleanly."""
 
     def endless(x: Any) -> Any:
         pycompiler.graph_break()
@@ -189,7 +189,7 @@ def test_endless_recursion_while_others_compile() -> None:
         with pytest.raises(RecursionError):
             pycompiler.compile(endless, backend="eager")(torch.ones(2))
         direct = pycompiler.compile(lambda x: direct(x.add_(1)), backend="eager")
-        # 3.12 bounds the calls from C by itself, and before the stack is used up
+        # CPython 3.12 bounds calls from C itself, before the stack is used up
         told = "maximum recursion depth" if sys.version_info[:2] == (3, 12) else "ulimit -s"
         with pytest.raises(RecursionError, match=told):
             direct(torch.ones(2))

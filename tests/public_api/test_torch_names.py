@@ -1,4 +1,5 @@
-"""Every public name of `torch.compiler` and `torch._dynamo` is ours as well, or its absence has a reason; signatures agree."""
+"""Every public name of `torch.compiler` and `torch._dynamo` exists here, or its absence has a reason; signatures
+agree."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ import torch
 import torch._dynamo
 
 import pycompiler
-from pycompiler.absent import ABSENT
+from pycompiler.absent_names import ABSENT
 
 MODULES: list[ModuleType] = [torch.compiler, torch._dynamo]
-NEWEST = torch.__version__ >= "2.15"  # the torch whose signatures ours are
+NEWEST = torch.__version__ >= "2.15"  # the torch version whose signatures are matched
 DIFFERENT = {
     "torch.compiler.compile": "torch's takes anything and passes it on",
     "torch.compiler.nested_compile_region": "no options of regions",
@@ -26,7 +27,7 @@ DIFFERENT = {
     "torch._dynamo.reset": "ours takes one compiled callable, too",
     "torch._dynamo.substitute_in_graph": "no embedded types",
 }
-"""Names whose signatures differ, and how."""
+"""Names whose signatures differ, and the difference."""
 
 
 def names() -> list[tuple[ModuleType, str]]:

@@ -1,4 +1,5 @@
-"""Silent wrong results that others reported of torch.compile, as programs: eager, ours, and torch.compile beside each other.
+"""Programs from reports of silent wrong results in torch.compile: eager, pycompiler and torch.compile side by side.
 
-`core.py`: a row, and how it is run and compared. `programs_*.py`: the rows, one a report, written anew. `__main__.py`: the table.
+`core.py`: a row, its run and its comparison. `programs_*.py`: the rows, one per report, written anew.
+`__main__.py`: the table.
 """

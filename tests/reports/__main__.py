@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--only-peer", action="store_true", help="torch.compile alone")
     parser.add_argument("--missing", action="store_true", help="only rows that the written file does not have")
     parser.add_argument("--write", type=Path, help="the file of verdicts")
-    parser.add_argument("--limit", type=int, help="at most so many rows")
+    parser.add_argument("--limit", type=int, help="largest number of rows")
     parser.add_argument("--jobs", default="1", help="threads of torch")
     args = parser.parse_args()
     torch.set_num_threads(int(args.jobs))

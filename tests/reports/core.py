@@ -1,13 +1,14 @@
 """Rows: a report's number in pytorch/pytorch, its subject, and a program that is run eagerly and compiled.
 
-In: `@report(105264, "uint8 sums wrap before they are widened")` over a function without parameters that returns `(fn, make_args)`,
-or `(fn, make_args, make_args, ...)` for calls of different arguments.  One maker is called twice.  Or `@scenario(...)` over a
-function `(compile)` that returns all that is to be compared: for programs that do something between calls.
-Out: `outcome(row, compile)`: what each call returned, its arguments afterwards, gradients, or the error.
-`difference(got, wanted, exact)`: None, or a text.
+In: `@report(105264, "uint8 sums wrap before they are widened")` over a function without parameters that returns
+`(fn, make_args)`, or `(fn, make_args, make_args, ...)` for calls with different arguments. A single maker is called
+twice. Or `@scenario(...)` over a function `(compile)` that returns all values to compare: for programs with actions
+between calls.
+Out: `outcome(row, compile)`: the results of each call, its arguments afterwards, gradients, or the error.
+`difference(got, wanted, exact)`: None, or a description.
 
-`exact`: floats are bit-equal, signs of zeros included (of NaNs only the places).  Else they are close: gradients that are 0 but for
-rounding are told from wrong ones by size alone.
+`exact`: floats are bit-equal, signs of zeros included (of NaNs only the places). Otherwise they are close: the size
+alone distinguishes a wrong gradient from a gradient that is 0 except for rounding.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Report:
     run: Callable[[Compile], Any]
     topic: str
     exact: bool
-    options: dict[str, Any]  # of compile, where the report names some
-    peer_config: dict[str, Any]  # settings of torch.compile's that the report names: "inductor.fallback_random"
-    cuda: bool  # seen on CUDA only; run here on the CPU
+    options: dict[str, Any]  # options of `compile` that the report names
+    peer_config: dict[str, Any]  # settings of torch.compile that the report names: "inductor.fallback_random"
+    cuda: bool  # reported on CUDA only; run here on the CPU
     described: bool  # written from a description or a part of the program
 
 
@@ -47,7 +48,7 @@ class Raised:
         return f"raises {self.kind}"
 
 
-REPORTS: dict[str, Report] = {}  # by key: the number, or the number and a letter where a report has several programs
+REPORTS: dict[str, Report] = {}  # by key: the number, or the number and a letter if a report has several programs
 
 
 def scenario(
@@ -114,13 +115,13 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 def loss(result: Any) -> torch.Tensor:
-    """A weighted sum, another weight for each element: gradients are told apart by their place."""
+    """A weighted sum with another weight for each element, which distinguishes gradients by their place."""
     parts = [t for t in tensors(result) if t.requires_grad]
     return sum(((t * torch.linspace(0.5, 1.5, t.numel()).to(t).reshape(t.shape)).sum() for t in parts), torch.zeros(()))
 
 
 def outcome(row: Report, compile: Compile) -> Any:
-    """What the program gives with that `compile`; an error that leaves it is a `Raised`."""
+    """The result of the program with that `compile`; an error that leaves it becomes a `Raised`."""
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
@@ -137,7 +138,7 @@ def eager(fn: Any = None, **options: Any) -> Any:
 
 
 def difference(got: Any, wanted: Any, exact: bool) -> str | None:
-    """None where they agree.  An error agrees with any error: these reports are about silence."""
+    """None if they agree. An error agrees with any error: these reports are about silent results."""
     if isinstance(got, Raised) or isinstance(wanted, Raised):
         return None if type(got) is type(wanted) else f"{_brief(got)}, eager {_brief(wanted)}"
     if type(got) is not type(wanted):
@@ -162,7 +163,7 @@ def difference(got: Any, wanted: Any, exact: bool) -> str | None:
     ):
         return None if got == wanted or got != got and wanted != wanted else f"{got}, eager {wanted}"
     if isinstance(wanted, (nn.Module, types.FunctionType)) or wanted.__class__.__module__.startswith("tests"):
-        return None  # what a program made for itself: its parts are what it returns
+        return None  # an object of the program's own: the program returns its parts
     return None if got == wanted else f"{got}, eager {wanted}"
 
 

@@ -1,4 +1,4 @@
-"""What changes between two calls: closures, attributes, modules, defaults of the process, numbers."""
+"""Changes between two calls: closures, attributes, modules, defaults of the process, numbers."""
 
 from __future__ import annotations
 

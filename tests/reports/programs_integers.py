@@ -1,4 +1,4 @@
-"""Integers, bools and casts: what wraps, and what type a result has."""
+"""Integers, bools and casts: wrap-around, and the dtype of results."""
 
 from __future__ import annotations
 

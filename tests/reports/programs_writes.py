@@ -1,4 +1,4 @@
-"""Writes in place: views, overlaps, arguments that share memory, and what is read before and after a write."""
+"""In-place writes: views, overlaps, arguments that share memory, and reads before and after a write."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Runs rows: in this process, or each in a child of its own.
 
-`run_here(row, who)`: a `Verdict`. `run_apart(keys, who)`: the same of forks, so that a crash or an endless compile is one, too.
-Verdicts: "right", "wrong" (a silent difference), "error" (an error that eager does not have), "crash", "timeout".
-Of ours, also how many graphs ran and where they broke: a compiler that returns its argument would be right everywhere.
+`run_here(row, who)`: a `Verdict`. `run_apart(keys, who)`: the same in forks, so that a crash or an endless compile
+is a verdict, too. Verdicts: "right", "wrong" (a silent difference), "error" (an error that eager does not have),
+"crash", "timeout". For pycompiler also the numbers of graphs and breaks: a compiler that returns its argument would
+be right everywhere.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Verdict:
     text: str = ""
     graphs: int = 0
     calls: int = 0  # operators in them
-    compiles: int = 0  # 0: capture left all to eager
+    compiles: int = 0  # 0: capture left everything to eager
     breaks: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -47,7 +48,7 @@ def load() -> dict[str, Report]:
 
 
 class Ours:
-    """`pycompiler.compile`, which notes what it captures."""
+    """`pycompiler.compile` that records its captures."""
 
     def __init__(self, row: Report) -> None:
         self.options, self.verdict = row.options, Verdict("right")
@@ -111,7 +112,7 @@ def run_here(row: Report, who: str) -> Verdict:
 
 
 def loud(got: Any, wanted: Any) -> bool:
-    """An error at a place where eager has none; what was equal before it is no matter."""
+    """Whether `got` has an error at a place where eager has none; earlier values do not matter."""
     if isinstance(got, Raised):
         return not isinstance(wanted, Raised)
     if isinstance(got, list) and isinstance(wanted, list) and len(got) == len(wanted):
@@ -120,7 +121,7 @@ def loud(got: Any, wanted: Any) -> bool:
 
 
 def run_apart(row: Report, who: str) -> Verdict:
-    """In a fork of this process: torch is imported once."""
+    """Run a row in a fork of this process: torch is imported once."""
     read, write = os.pipe()
     sys.stdout.flush()
     child = os.fork()

@@ -1,4 +1,5 @@
-"""Others' reports of silent wrong results: ours is eager's in each, and captured.  `python -m tests.reports` prints the table."""
+"""Reports of silent wrong results: pycompiler equals eager in each, and captures it. `python -m tests.reports` prints
+the table."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from tests.reports.run import load, loud, run_here
 
 ROOT = Path(__file__).parents[2]
 ROWS = load()
-# Rows where ours differs today -> why.
+# Rows where pycompiler differs today -> the reason.
 DIFFERENT: dict[str, str] = {}
-# Rows without a graph: they compute no tensor, eager refuses what they do, or capture leaves them to eager as a whole.
+# Rows without a graph: they compute no tensor, eager refuses them, or capture leaves the whole frame to eager.
 NO_GRAPH = {
     "100970", "116221", "116433", "147261", "150110", "150993", "169253", "195675", "196467", "198056 any", "198056 cumsum",
     "198056 median", "198056 sum", "198190", "141865", *(key for key in ROWS if key.startswith("198155")),
@@ -44,7 +45,7 @@ def test_ours_is_eagers(key: str) -> None:
 
 
 def test_the_page_has_each_row() -> None:
-    """With verdicts of both compilers, and ours as the tests above have it."""
+    """The page has verdicts of both compilers, and pycompiler's equal the results above."""
     written = json.loads((ROOT / "docs" / "reports.json").read_text())
     assert written.keys() == ROWS.keys()
     for key, entry in written.items():
@@ -80,7 +81,7 @@ def test_differences(got: object, wanted: object, exact: bool, same: bool) -> No
 def test_a_loud_error_is_told_from_a_wrong_value() -> None:
     assert loud([1, Raised("ValueError")], [1, 2])
     assert not loud([1, 3], [1, 2])
-    assert not loud([torch.ones(1)], [Raised("ValueError")])  # what eager refuses is given: silent
+    assert not loud([torch.ones(1)], [Raised("ValueError")])  # eager refuses, the compiled call returns a value: silent
 
 
 def test_a_compiler_that_returns_its_argument_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

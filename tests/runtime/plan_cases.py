@@ -1,4 +1,4 @@
-"""Plans made by hand and the kernels that they call, for the tests of both executors and of the printed form."""
+"""Hand-made plans and their kernels, for the tests of both executors and of the printed form."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.plan import Alloc, Aten, CopyInto, CountVersions, Expect, Free, Kernel, Plan, SlotRef, Step, View
+from pycompiler.symbolic.expr import Expr
 
 SOURCE = r"""
 #include <cstdint>
@@ -49,7 +49,7 @@ EXPORT int64_t misaligned(void** p, const int64_t* s, int32_t threads) {
 }
 EXPORT int64_t unknown_code(void** p, const int64_t* s, int32_t threads) { return 77; }
 """
-# A module of kernels as Triton's are: started by `kernel[grid](arguments, constants)`.
+# A module of kernels like Triton's: launched by `kernel[grid](arguments, constants)`.
 MODULE = """
 class On:
     def __init__(self, function):
@@ -451,7 +451,7 @@ CASES: dict[str, Case] = {
         lambda: [some(5, 3)],
         symbols={"n": (0, 0), "m": (0, 1)},
     ),
-    "numbers": Case(  # n is an input; of the buffers between kernels, the first and the third have one place
+    "numbers": Case(  # n is an input; of the buffers between kernels, the first and the third share a place
         2,
         6,
         [

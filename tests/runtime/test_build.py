@@ -253,7 +253,7 @@ def test_a_lock_is_held_by_one_and_its_file_does_not_stay(tmp_path: Path, monkey
 
 
 def test_lock_files_of_the_dead_are_removed(cache: Path) -> None:
-    """Those of keys; a file that another program keeps there is not touched, nor is what is no file."""
+    """Only lock files of keys are removed; files of other programs and special files stay."""
     cache.mkdir(parents=True, mode=0o700)
     held, left, pipe = (cache / f"{digit * 64}.lock" for digit in "abc")
     others = [cache / name for name in ("other.lock", ".hidden.lock", f"{'a' * 63}.lock", f"{'A' * 64}.lock")]
@@ -269,11 +269,11 @@ def test_lock_files_of_the_dead_are_removed(cache: Path) -> None:
 
 
 def test_what_is_no_file_of_this_user_is_no_lock(tmp_path: Path) -> None:
-    """A pipe is not waited for."""
+    """A pipe must not block the build."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "file").touch()
-    with pytest.raises(disk_cache.Unsafe, match="no plain file of this user"):
+    with pytest.raises(disk_cache.Unsafe, match="not a plain file of this user"):
         disk_cache.lock_file(tmp_path / "pipe")
     with pytest.raises(OSError):
         disk_cache.lock_file(tmp_path / "link")
@@ -287,7 +287,7 @@ def test_a_lock_that_cannot_be_had_is_done_without(cache: Path, monkeypatch: pyt
     with disk_cache.locked(cache, key), caplog.at_level("WARNING", logger="pycompiler"):
         assert answer(build(SOURCE).path) == 42
     assert [r.message.partition(":")[0] for r in caplog.records] == [
-        "another process builds the same kernels", f"kernel cache lock not had ({key}.lock is held by another process)"
+        "another process builds the same kernels", f"no lock on the kernel cache ({key}.lock is held by another process)"
     ]  # fmt: skip
 
 
@@ -296,7 +296,7 @@ import os, sys, tempfile, time
 from pathlib import Path
 from pycompiler.runtime import disk_cache
 folder = Path(tempfile.mkdtemp(prefix="tmp-", dir=sys.argv[1]))
-lock = disk_cache.say_alive(folder)
+lock = disk_cache.lock_alive(folder)
 print(folder, flush=True)
 time.sleep(60)
 """
@@ -311,7 +311,7 @@ def test_work_folders_of_the_dead_are_removed_and_of_the_living_are_not(cache: P
     try:
         dead, alive = (Path(c.stdout.readline().strip()) for c in children)  # type: ignore[union-attr]
         for folder in (dead, alive):
-            os.utime(folder, (0, 0))  # age does not matter where there is a lock
+            os.utime(folder, (0, 0))  # age does not matter if there is a lock
         disk_cache.clean_leftovers(cache)
         assert dead.is_dir()
         children[0].kill()
@@ -320,7 +320,7 @@ def test_work_folders_of_the_dead_are_removed_and_of_the_living_are_not(cache: P
         for folder in (young, old):
             folder.mkdir()
         os.utime(old, (0, 0))
-        assert build(SOURCE).built  # whoever builds next cleans
+        assert build(SOURCE).built  # the next build cleans
         assert sorted(cache.glob("tmp-*")) == sorted([alive, young])
         assert not (entry_of_key(cache) / disk_cache.ALIVE).exists()
     finally:
@@ -335,7 +335,7 @@ def entry_of_key(cache: Path) -> Path:
 
 
 def test_an_interrupt_while_the_compiler_starts_ends_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Popen has started the process when the signal comes, and has not returned yet."""
+    """The signal arrives when Popen has started the process but has not returned."""
     started: list[subprocess.Popen[str]] = []
     original = subprocess.Popen
 
@@ -367,7 +367,7 @@ def test_temporary_caches_of_the_dead_are_removed(tmp_path: Path, monkeypatch: p
     (target / "kept").mkdir(parents=True)
     link = tmp_path / f"{disk_cache.TEMPORARY}link"
     link.symlink_to(target)
-    lock = disk_cache.say_alive(dead)
+    lock = disk_cache.lock_alive(dead)
     assert lock is not None
     os.close(lock)
     disk_cache.temporary_root.cache_clear()

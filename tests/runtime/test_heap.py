@@ -1,4 +1,4 @@
-"""Memory that was freed is there for the next call, without page faults."""
+"""Freed memory serves the next call without page faults."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Kernels of GPUs as a plan starts them, without a GPU: `fake_driver.c` stands for the driver, and runs what it can."""
+"""GPU kernels launched by a plan, without a GPU: `fake_driver.c` stands for the driver, and runs the known kernels."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from pycompiler import _native
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.plan import Aten, Binary, Free, Launch, Plan, SlotRef, View
 from pycompiler.runtime import triton_build
 from pycompiler.runtime.plan_python import PythonPlan
 from pycompiler.runtime.rules import PlanError, check_plan
+from pycompiler.symbolic.expr import Expr
 
 sys.path.insert(0, str(Path(__file__).parent))
 from plan_cases import MODULE, f32
 
-IMAGE = b"module add_one add_one_anywhere numbers broken\0"  # tells its own length, as an ELF file does
+IMAGE = b"module add_one add_one_anywhere numbers broken\0"  # contains its own length, like an ELF file
 N = Expr.sym("n")
 BLOCK = 32
 
@@ -93,7 +93,7 @@ def test_nothing_is_started_where_there_are_no_points(driver: Any) -> None:
 
 
 def test_buffers_between_kernels_and_operators(driver: Any) -> None:
-    """Kernels hand addresses to each other; what an operator sees is a tensor."""
+    """Kernels pass addresses to each other; an operator receives a tensor."""
     steps = [
         f32(1, N), add_one(0, 1), f32(2, N), add_one(1, 2), Free((1,)), f32(3, N), add_one(2, 3),
         Aten(torch.ops.aten.neg.default, (SlotRef(2),), {}, (4,)), View(5, 3, (2,), (1,), 4), f32(6, 2), add_one(5, 6, 2),
@@ -143,7 +143,7 @@ def test_a_number_that_does_not_fit_is_no_argument(driver: Any) -> None:
     [
         ((SlotRef(0),), ("f32",)),  # an address for a number
         ((SlotRef(0), SlotRef(0)), ("u64",)),  # too many
-        ((SlotRef(0),), ("u64", "u32")),  # too few: what follows is no address
+        ((SlotRef(0),), ("u64", "u32")),  # too few: the next word is no address
         ((1.5,), ("u64",)),
         ((1,), ("v2",)),
     ],
@@ -152,7 +152,7 @@ def test_other_parameters_than_arguments_are_refused(
     driver: Any, given: tuple[Any, ...], parameters: tuple[str, ...]
 ) -> None:
     step = Launch("add_one", torch.device("cuda:0"), (1, 1, 1), given, ("?",) * len(given), {})
-    with pytest.raises(ValueError, match="add_one|no argument|float"):
+    with pytest.raises(ValueError, match="add_one|not an argument|float"):
         _native.Plan(plan_of([step], [0], 1, 1, {"add_one": binary("add_one", *parameters)}))
 
 
@@ -162,7 +162,7 @@ def test_devices_have_contexts_streams_and_modules_of_their_own(driver: Any) -> 
     steps = [f32(1, N), add_one(0, 1), f32(2, N), add_one(1, 2, device=1), f32(3, N), add_one(2, 3)]
     loaded = driver.fake_modules()
     plan = _native.Plan(plan_of(steps, [3], 1, 4, ADD_ONE))
-    assert driver.fake_modules() - loaded == 2  # one a device, for three kernels
+    assert driver.fake_modules() - loaded == 2  # one per device, for three kernels
     x = torch.randn(5)
     torch.testing.assert_close(plan(x)[0], x + 3)
     driver.fake_enter(1)  # the thread's own context is another one, and stays
@@ -226,7 +226,7 @@ def test_a_kernel_without_a_binary_or_a_device(driver: Any) -> None:
 
 
 def test_without_a_driver() -> None:
-    with pytest.raises(RuntimeError, match="no driver of a GPU: .*nowhere.so"):
+    with pytest.raises(RuntimeError, match="no GPU driver: .*nowhere.so"):
         _native.use_gpu_driver("/nowhere.so")
 
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 import pycompiler
 from pycompiler import _native, graphs
+from tests.harness.compare import assert_same
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -25,10 +26,6 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 def several(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.softmax(x * 2, -1).sum(0), x.sum(), x.mean(1)
-
-
-def equal(got: Any, want: Any) -> None:
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture
@@ -47,7 +44,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_kernels_and_their_workspaces_lie_in_one_block(plans: list[Any]) -> None:
     x = torch.randn(1000, 300, device="cuda")
     compiled = pycompiler.compile(several)
-    equal(compiled(x), several(x))
+    assert_same(compiled(x), several(x), tolerance=1e-4)
     (plan,) = plans
     assert set(plan.routes) <= {"launch", "alloc", "place", "free"}
     assert plan.routes.count("alloc") == 3  # the outputs
@@ -59,14 +56,14 @@ def test_large_buffers_are_the_allocators(plans: list[Any]) -> None:
         return (x * 2).softmax(0).softmax(1)
 
     x = torch.randn(4096, 4096, device="cuda")
-    equal(pycompiler.compile(program)(x), program(x))
+    assert_same(pycompiler.compile(program)(x), program(x), tolerance=1e-4)
     assert plans[0].arena_bytes < x.nbytes
 
 
 def test_slices_whose_address_is_not_aligned() -> None:
     compiled, x = pycompiler.compile(double), torch.randn(5001, device="cuda")
     for start in (0, 1, 2, 4, 3):
-        equal(compiled(x[start : start + 1000]), double(x[start : start + 1000]))
+        assert_same(compiled(x[start : start + 1000]), double(x[start : start + 1000]), tolerance=1e-4)
 
 
 def test_a_stream_of_the_callers() -> None:
@@ -76,7 +73,7 @@ def test_a_stream_of_the_callers() -> None:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)  # what is started on another stream runs before
+        torch.cuda._sleep(50_000_000)  # work on another stream runs before
         result = compiled(y.zero_().add_(3))
     stream.synchronize()
     assert bool((result == 7).all())
@@ -106,7 +103,7 @@ def test_a_users_cuda_graph() -> None:
         results = compiled(given)
     given.copy_(x)
     graph.replay()
-    equal(results, several(x))
+    assert_same(results, several(x), tolerance=1e-4)
 
 
 def test_memory_does_not_grow() -> None:
@@ -159,7 +156,7 @@ def test_training() -> None:
     def gradients(f: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
         return list(torch.autograd.grad(F.mse_loss(f(x), torch.zeros(32, 64, device="cuda")), [x, *model.parameters()]))
 
-    equal(gradients(pycompiler.compile(model)), gradients(model))
+    assert_same(gradients(pycompiler.compile(model)), gradients(model), tolerance=1e-4, strides=False)
 
 
 def test_one_plan_serves_every_size(plans: list[Any]) -> None:
@@ -185,4 +182,4 @@ def test_training_at_every_size() -> None:
         x = torch.randn(rows, 64, device="cuda", requires_grad=True)
         given = [x, *model.parameters()]
         got, want = (torch.autograd.grad(F.silu(f(x)).sum(), given) for f in (compiled, model))
-        equal(got, want)
+        assert_same(got, want, tolerance=1e-4, strides=False)

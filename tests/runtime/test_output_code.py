@@ -1,4 +1,4 @@
-"""The printed plan runs by itself and gives what the native plan gives."""
+"""The printed plan runs by itself and gives the native plan's results."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from pycompiler import _native, config
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Buffer
 from pycompiler.ir.plan import Aten, Launch, Plan, SlotRef
 from pycompiler.runtime.output_code import output_code
+from pycompiler.symbolic.expr import Expr
 
 sys.path.insert(0, str(Path(__file__).parent))
 from plan_cases import CASES, CPU, MODULE, aten, build_kernels, f32, ref, some
@@ -93,7 +93,7 @@ def test_runs_as_a_script(name: str, tmp_path: Path) -> None:
 
 
 def test_text(tmp_path: Path) -> None:
-    """What people see of a small graph, whole."""
+    """The complete printed form of a small graph."""
     text = output_code(CASES["view_for_both"].plan("both", "/nowhere/k.so"), [some(10)])
     call = text[text.index("def call") : text.index("def random_inputs")]
     assert call.split("\n")[1:-3] == [

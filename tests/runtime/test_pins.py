@@ -1,4 +1,4 @@
-"""Tensors that get other memory, or another form, while a plan runs: by an operator, or by another thread."""
+"""Tensors whose memory or form changes while a plan runs: by an operator, or by another thread."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import torch
 
 import pycompiler
 from pycompiler import _native
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.plan import Alloc, Aten, Kernel, Plan, View
+from pycompiler.ir.plan import Alloc, Aten, Kernel, Plan, SlotRef, View
 from pycompiler.runtime.plan_python import PythonPlan
+from pycompiler.symbolic.expr import Expr
 
 sys.path.insert(0, str(Path(__file__).parent))
 from plan_cases import CPU, SOURCE, aten, build_kernels, f32, ref
 
-# What the operator does; set by each test.
+# The action of the operator; set by each test.
 ACTS: list[Callable[[torch.Tensor], None]] = [lambda x: None]
 
 
@@ -50,7 +50,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(params=["counted", "viewed"])
 def pins(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each way to keep a storage."""
+    """Each way to keep a storage alive."""
     assert _native.torch_routes()["pins"] == "counted"
     _native.force_slow_routes(request.param == "viewed")
     yield request.param
@@ -76,7 +76,7 @@ def users(x: torch.Tensor) -> int:
 
 
 def array(n: int, value: float) -> tuple[torch.Tensor, Callable[[], Any]]:
-    """A tensor, and what tells whether its memory lives."""
+    """A tensor, and a query whether its memory is alive."""
     memory = np.full(n, value, dtype=np.float32)
     return torch.from_numpy(memory), weakref.ref(memory)
 
@@ -105,12 +105,12 @@ def test_a_tensor_beside_the_operator_too(library: str, pins: str, acts: list[An
     other, alive = array(4, 2.0)
     acts[0] = lambda out: replace(other, torch.full((4,), 5.0))
     assert plan(torch.full((4,), 3.0), other)[0].tolist() == [15.0] * 4
-    assert alive() is None  # its first memory was freed, behind the run
+    assert alive() is None  # its first memory was freed after the run
     assert users(other) == users(torch.ones(1))
 
 
 def test_the_memory_of_before_lives_until_the_run_ends(library: str, pins: str, acts: list[Any]) -> None:
-    """A view that was made before the operator still reads it."""
+    """A view from before the operator still reads the old memory."""
     x, alive = array(8, 1.0)
     seen: list[bool] = []
     steps = [
@@ -153,6 +153,21 @@ def test_a_tensor_of_the_plan_that_an_operator_keeps(library: str, pins: str, ac
 
     acts[0] = change
     assert native(steps, [2], 1, 3, library)(torch.ones(4))[0].tolist() == [31.0] * 4
+
+
+def test_a_number_whose_code_gives_other_memory(library: str) -> None:
+    """`__index__` may run any code: addresses are read after it."""
+    x, alive = array(4, 1.0)
+
+    class Number:
+        def __index__(self) -> int:
+            x.data = torch.full((4,), 7.0)
+            return 4
+
+    steps = [f32(2, 4), Kernel("add_one", (0, 2), (4,))]
+    plan = native(steps, [2], 2, 3, library, symbols={"n": (1, -1)})
+    assert plan(x, Number())[0].tolist() == [8.0] * 4
+    assert alive() is None
 
 
 CHANGES: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
@@ -198,7 +213,7 @@ def test_memory_that_was_freed_is_an_error(library: str, pins: str, acts: list[A
 
 
 def test_what_another_operator_gives_back_is_read(library: str, pins: str, acts: list[Any]) -> None:
-    """Weights that are freed and gathered again, as sharded ones are: nothing reads them in between."""
+    """Weights may be freed and gathered again, as sharded ones are, if no step reads them in between."""
     steps = [Aten(ACT, ref(0), {}, ()), Aten(ACT, ref(0), {}, ()), f32(1, 4), Kernel("add_one", (0, 1), (4,))]
     seen: list[int] = []
 
@@ -234,7 +249,7 @@ def test_memory_that_becomes_shared_with_a_written_input(library: str, acts: lis
     x, y = torch.ones(4), torch.ones(4)
     assert plan(x, y)[0].tolist() == [1.0] * 4
     acts[0] = lambda out: replace(y, x)
-    with pytest.raises(RuntimeError, match="shares memory with another one now"):
+    with pytest.raises(RuntimeError, match="shares memory with another input now"):
         plan(x, y)
 
 
@@ -267,7 +282,7 @@ SPIN = Kernel("spin", (2,), (300_000_000,), 300_000_000)
 
 @pytest.mark.parametrize("object_too", [False, True])
 def test_memory_lives_while_a_kernel_reads_it(library: str, pins: str, object_too: bool) -> None:
-    """`w.data = new`, as programs that serve a model swap its weights.  Also with a Python object of the storage."""
+    """`w.data = new`, as servers swap the weights of a model; also if the storage has a Python object."""
     w, alive = array(4, 1.0)
     held = [w.untyped_storage()] if object_too else []
     plan = native([f32(2, 1), SPIN, f32(1, 4), Kernel("add_one", (0, 1), (4,))], [1], 1, 3, library)
@@ -296,6 +311,29 @@ def test_views_of_what_was_swapped_are_of_the_new_memory(library: str, pins: str
 
     plan = native(VIEW_AFTER, [3], 1, 4, library)
     assert while_it_runs(lambda: plan(w), swap)[0].tolist() == [5.0] * 2
+
+
+def test_kernels_behind_such_a_view_read_the_new_memory_too(library: str, pins: str) -> None:
+    """Same form, other storage."""
+    w = torch.ones(4)
+
+    def swap() -> None:
+        w.data = torch.full((4,), 5.0)
+
+    steps = [*VIEW_AFTER, f32(4, 4), Kernel("add_one", (0, 4), (4,))]
+    results = while_it_runs(lambda: native(steps, [3, 4], 1, 5, library)(w), swap)
+    assert [r.tolist() for r in results] == [[5.0] * 2, [6.0] * 4]
+
+
+def test_views_of_a_part_of_the_same_memory_are_an_error(library: str, pins: str) -> None:
+    """Same storage, other form."""
+    w = torch.ones(4)
+
+    def cut() -> None:
+        w.data = w.data[:2]
+
+    with pytest.raises(RuntimeError, match=r"input 0 was float32\[4\] .* is float32\[2\] .* since"):
+        while_it_runs(lambda: native(VIEW_AFTER, [3], 1, 4, library)(w), cut)
 
 
 def test_views_of_what_was_swapped_for_less_are_an_error(library: str, pins: str) -> None:
@@ -339,7 +377,7 @@ def test_weights_that_are_swapped_while_a_model_runs() -> None:
 
 
 def test_no_reference_to_a_storage_is_left(library: str, pins: str, acts: list[Any]) -> None:
-    """Of inputs alone, of a list whose tensors are freed early, and of a failing run."""
+    """Holds for inputs alone, for a list whose tensors are freed early, and for a failing run."""
     steps = [
         Aten(ACT, ref(0), {}, ()),
         f32(2, 4),
@@ -364,8 +402,23 @@ def test_no_reference_to_a_storage_is_left(library: str, pins: str, acts: list[A
     assert [a() for a in alive] == [None, None]
 
 
+def test_no_reference_is_left_by_a_size_beyond_the_range(library: str) -> None:
+    """Encoded arguments are freed by their operator alone: no step between encoding and call may fail."""
+    n = Expr.sym("n")
+    huge = n * (2**62)
+    steps = [Aten(aten.as_strided.default, (SlotRef(0), [n, huge], [1, 1]), {}, (1,))]
+    plan = native(steps, [1], 1, 2, library, symbols={"n": (0, 0)})
+    assert plan.routes == ["dispatcher"]
+    x, alive = array(4, 1.0)
+    with pytest.raises(RuntimeError, match="a size overflows 64 bits"):
+        plan(x)
+    del x
+    gc.collect()
+    assert alive() is None
+
+
 def test_inputs_of_a_list_are_freed_while_others_are_pinned(library: str, pins: str, acts: list[Any]) -> None:
-    """A pin lasts as long as something reads the input."""
+    """A pin lasts until the last read of its input."""
     seen: list[Any] = []
     steps = [
         Aten(ACT, ref(0), {}, ()),
@@ -386,7 +439,7 @@ def test_inputs_of_a_list_are_freed_while_others_are_pinned(library: str, pins: 
 
 
 def test_results_are_no_tuple_before_the_end(library: str, acts: list[Any]) -> None:
-    """The collector shows every tuple to everybody: one that is not filled yet holds nulls."""
+    """The collector exposes every tuple to all threads, and an unfilled tuple holds nulls."""
     n = 37
     steps: list[Any] = [f32(1 + k, 4) for k in range(n)]
     steps += [Kernel("add_one", (0, 1 + k), (4,)) for k in range(n)]

@@ -18,8 +18,7 @@ import torch
 
 import pycompiler
 from pycompiler import _native
-from pycompiler.capture.errors_of_data import ErrorsOfData
-from pycompiler.ir.expr import Expr
+from pycompiler.capture.recording.data_errors import ErrorsOfData
 from pycompiler.ir.plan import (
     Alloc,
     Aten,
@@ -32,12 +31,15 @@ from pycompiler.ir.plan import (
     SlotRef,
     StepNote,
     View,
-    behind_others,
+    mark_lasting,
 )
 from pycompiler.runtime.plan_python import PythonPlan
+from pycompiler.symbolic.expr import Expr
 
 sys.path.insert(0, str(Path(__file__).parent))
 from plan_cases import CASES, CPU, SOURCE, aten, build_kernels, f32, ref, some
+
+from tests.harness.compare import assert_same
 
 Executor = Callable[[Plan], Callable[..., Any]]
 EXECUTORS: list[Executor] = [_native.Plan, PythonPlan]
@@ -68,23 +70,6 @@ def plan_of(steps: list[Any], outputs: list[Any], n_inputs: int, n_slots: int, l
     return Plan(n_inputs, n_slots, steps, outputs, {}, library, SOURCE, "hand")
 
 
-def assert_same(got: Any, want: Any) -> None:
-    """Bitwise, with type, dtype, shape and strides."""
-    assert type(got) is type(want)
-    if not isinstance(want, torch.Tensor):
-        assert got == want
-        return
-    assert (got.dtype, got.shape, got.stride(), got.requires_grad) == (
-        want.dtype,
-        want.shape,
-        want.stride(),
-        want.requires_grad,
-    )
-    assert (
-        torch.equal(got.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8)) if want.numel() else True
-    )
-
-
 def run(executor: Executor, name: str, library: str, grad: bool = False) -> tuple[Any, ...]:
     case = CASES[name]
     torch.manual_seed(0)
@@ -102,15 +87,20 @@ def run(executor: Executor, name: str, library: str, grad: bool = False) -> tupl
 
 @pytest.mark.parametrize("name", CASES)
 def test_same_as_oracle(name: str, library: str) -> None:
-    for got, want in zip(run(_native.Plan, name, library), run(PythonPlan, name, library), strict=True):
-        assert_same(got, want)
+    assert_same(run(_native.Plan, name, library), run(PythonPlan, name, library), exact=True)
+
+
+@pytest.mark.parametrize("name", ["addmm", "bmm", "baddbmm"])
+def test_products_take_no_more_memory_than_they_need(name: str, library: str) -> None:
+    """An operator would resize an output of another shape: its values are right, and its storage is too large."""
+    out = run(_native.Plan, name, library)[0]
+    assert out.untyped_storage().nbytes() == out.numel() * out.itemsize
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_inputs_that_require_grad_record_nothing(name: str, library: str) -> None:
     got, want = run(_native.Plan, name, library, grad=True), run(PythonPlan, name, library, grad=True)
-    for g, w in zip(got, want, strict=True):
-        assert_same(g, w)
+    assert_same(got, want, exact=True)
     case = CASES[name]
     for i, out in enumerate(case.outputs):
         if isinstance(out, int) and out >= case.n_inputs and isinstance(got[i], torch.Tensor):
@@ -122,12 +112,11 @@ def test_inputs_that_require_grad_record_nothing(name: str, library: str) -> Non
     "name", ["one_kernel", "addmm", "python_scalar", "mutation", "outputs", "view_for_both", "constant"]
 )
 def test_fallbacks_of_wrapping(name: str, library: str, slow_routes: None) -> None:
-    for got, want in zip(run(_native.Plan, name, library), run(PythonPlan, name, library), strict=True):
-        assert_same(got, want)
+    assert_same(run(_native.Plan, name, library), run(PythonPlan, name, library), exact=True)
 
 
 def test_every_operator_of_the_shim_table_exists_or_is_newer(library: str) -> None:
-    """The schemas of the table are those of this torch: a typing mistake in it would only show as a slow call."""
+    """The schemas of the table equal this torch's: a typing mistake in one would only appear as a slow call."""
     for schema in _native.shim_schemas():
         name, overload = schema.partition("(")[0].removeprefix("aten::"), "default"
         if "." in name:
@@ -217,7 +206,7 @@ def test_frees_the_inputs_of_a_list_after_their_last_use(executor: Executor, lib
     refs = [weakref.ref(t) for t in tensors]
     for got, want in zip(plan(*tensors), expected, strict=True):
         torch.testing.assert_close(got, want)
-    assert alive == [[True] * 4] * 2  # the caller owns what comes as arguments
+    assert alive == [[True] * 4] * 2  # the caller owns the arguments
     alive.clear()
     held = tensors[1]
     outputs = plan(tensors)
@@ -272,7 +261,7 @@ def test_autocast_is_not_applied_again(executor: Executor) -> None:
     a, b = some(3, 4), some(4, 5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert plan(a, b)[0].dtype == torch.float32
-        assert torch.mm(a, b).dtype == torch.bfloat16  # and the caller's state is back
+        assert torch.mm(a, b).dtype == torch.bfloat16  # and the caller's state is restored
 
 
 @both
@@ -306,7 +295,7 @@ def test_inputs_that_no_step_reads_may_be_anything(executor: Executor, library: 
 
 @both
 def test_zeros_without_memory(executor: Executor, library: str) -> None:
-    """As inputs, results and constants, read by kernels, past the dispatcher, and through views."""
+    """Zero tensors as inputs, results and constants; read by kernels, past the dispatcher, and through views."""
     made = Aten(aten._efficientzerotensor.default, ([2, 2],), {"dtype": torch.float32, "device": CPU}, (3,))
     steps = [
         made,
@@ -403,7 +392,7 @@ def test_impossible_allocation_names_the_step() -> None:
 
 
 def test_a_failure_says_whether_something_lasts() -> None:
-    """Writes and draws before it do; what a step makes for itself does not."""
+    """A write or a random draw before the failure lasts; a step's own allocation does not."""
     huge, draw = f32(3, 1 << 50), Aten(aten.bernoulli.default, ref(0), {}, (2,))
     for before, lasts in (([], False), ([f32(1, 4)], False), ([CountVersions((0,))], True), ([draw], True)):
         steps = [*before, huge]
@@ -412,7 +401,7 @@ def test_a_failure_says_whether_something_lasts() -> None:
                 run(Plan(1, 4, steps, [3]))(some(4).abs().clamp(0, 1))
             note = StepNote.of(error.value)
             assert note is not None and note.lasts == lasts, before
-            behind_others(error.value)
+            mark_lasting(error.value)
             assert note.lasts
 
 
@@ -432,23 +421,23 @@ def test_impossible_allocation_names_the_line(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("run", [_native.Plan, PythonPlan])
 def test_a_result_of_other_sizes_is_an_error(run: Callable[[Plan], Any]) -> None:
     plan = run(Plan(1, 2, [Aten(aten.t.default, ref(0), {}, (1,)), Expect(1, (2, 3), (3, 1), torch.float32, CPU)], [1]))
-    with pytest.raises(RuntimeError, match=r"gave a tensor of sizes \[3, 2\], the graph was compiled for \[2, 3\]"):
+    with pytest.raises(RuntimeError, match=r"returned a tensor of sizes \[3, 2\], the graph was compiled for \[2, 3\]"):
         plan(some(2, 3))
 
 
 @pytest.mark.parametrize(
     ("steps", "outputs", "text"),
     [
-        ([Kernel("add_one", (0, 1), (4,))], [0], "step 0 reads slot 1, which holds nothing"),
+        ([Kernel("add_one", (0, 1), (4,))], [0], "step 0 reads slot 1, which is empty"),
         ([f32(1, 4), Free((1,)), Kernel("add_one", (0, 1), (4,))], [0], "step 2 reads slot 1"),
-        ([f32(1, 4), Free((1,))], [1], "output 0 is slot 1, which holds nothing"),
-        ([f32(0, 4)], [0], "step 0 fills slot 0, an input"),
-        ([f32(9, 4)], [0], "slot 9 of 3"),
+        ([f32(1, 4), Free((1,))], [1], "output 0 is slot 1, which is empty"),
+        ([f32(0, 4)], [0], "step 0 fills slot 0, which is an input"),
+        ([f32(9, 4)], [0], "slot 9, but the plan has 3 slots"),
         ([CopyInto(0, 2)], [0], "step 0 reads slot 2"),
         ([Kernel("absent", (0,))], [0], "no symbol absent"),
         ([Aten(aten.mm.default, ref(0), {}, (1,))], [1], "the argument mat2 is missing"),
-        ([Aten(aten.relu.default, ref(0, 0), {}, (1,))], [1], "arguments that it does not have"),
-        ([Aten(aten.relu.default, ref(0), {"alpha": 1}, (1,))], [1], "arguments that it does not have"),
+        ([Aten(aten.relu.default, ref(0, 0), {}, (1,))], [1], "unknown arguments"),
+        ([Aten(aten.relu.default, ref(0), {"alpha": 1}, (1,))], [1], "unknown arguments"),
         ([Aten(aten.relu.default, ref(0), {}, (1, 2))], [1], "names 2 results"),
         ([Alloc(1, (Expr.sym("k"),), (1,), torch.float32, CPU)], [1], "the size symbol k is not in Plan.symbols"),
         (["alloc"], [0], "a step of class str"),
@@ -458,6 +447,11 @@ def test_bad_plans_are_rejected(steps: list[Any], outputs: list[Any], text: str,
     with pytest.raises((ValueError, RuntimeError), match=text) as error:
         _native.Plan(plan_of(steps, outputs, 1, 3, library))
     assert "graph hand" in str(error.value)
+
+
+def test_more_slots_than_any_graph_has() -> None:
+    with pytest.raises(ValueError, match=r"graph hand: 1125899906842624 slots, the limit is \d+"):
+        _native.Plan(plan_of([], [], 0, 2**50))
 
 
 def test_missing_library() -> None:
@@ -483,8 +477,7 @@ def test_dynamic_sizes(library: str) -> None:
     native, oracle = _native.Plan(ir), PythonPlan(ir)
     for shape in [(5, 3), (2, 9), (1, 1), (4, 0)]:
         x = some(*shape)
-        for got, want in zip(native(x), oracle(x), strict=True):
-            assert_same(got, want)
+        assert_same(native(x), oracle(x), exact=True)
     with pytest.raises(TypeError, match="input 0 has no dimension 1"):
         native(some(3))
 

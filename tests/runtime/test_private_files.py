@@ -1,4 +1,4 @@
-"""Files and folders that somebody else could have written."""
+"""Files and folders that another user could have written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pycompiler.runtime.private import Unsafe, check_above, check_private, read_file
+from pycompiler.runtime.private_files import Unsafe, check_above, check_private, read_file
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
@@ -78,7 +78,7 @@ def test_a_pipe_is_not_waited_for(folder: Path, trust: bool) -> None:
     thread.start()
     thread.join(20)
     assert not thread.is_alive()
-    assert "is no plain file" in str(errors[0])
+    assert "is not a plain file" in str(errors[0])
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])

@@ -1,23 +1,30 @@
-"""Fusion decisions, inlining, memory reuse; each rule of a legal schedule notices a schedule that breaks it."""
+"""Fusion decisions, inlining, memory reuse; each rule of a legal schedule detects a schedule that breaks it."""
 
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from kernel_harness import buffer, check, loop, lowered, program
+from kernel_harness import buffer, check, loop, lowered, program, whole
 
 from pycompiler import config
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Schedule
+from pycompiler.ir.loops import Extern, Loop, Op
 from pycompiler.ir.target import of_program
 from pycompiler.scheduling import fuse, rules, schedule
-from pycompiler.scheduling.body import covers, digits
-from pycompiler.scheduling.space import refine
+from pycompiler.scheduling.body import checked_vars, digits, is_surjective
+from pycompiler.scheduling.iteration_space import refine
+from pycompiler.scheduling.memory import storage_bytes
+from pycompiler.scheduling.simplify import _stays
+from pycompiler.scheduling.stores import _before
+from pycompiler.symbolic.expr import Expr
+
+pytestmark = pytest.mark.whole  # each row is a rule of its own
 
 r = torch.randn
 W, B = r(96), r(96)
@@ -58,7 +65,8 @@ COUNTS: dict[str, tuple[Callable[..., Any], list[torch.Tensor], int]] = {
     "linear between": (lambda x, w: F.gelu(F.relu(x + 1) @ w), [r(32, 96), r(96, 96)], 2),
     "batch_norm": (lambda x, w, b: F.batch_norm(x, None, None, w, b, True), [r(8, 12, 16, 16), r(12), r(12)], 2),
     "cat": (lambda x, y: torch.cat([x + 1, y * 2], 1), [r(8, 96), r(8, 32)], 1),
-    "columns of rows": (lambda x, i: x[i][:, :5].exp() * 2, [r(96, 10), IDS], 1),  # which looks at all indices
+    "columns of rows": (lambda x, i: x[i][:, :5].exp() * 2, [r(96, 10), IDS], 1),  # it reads all indices
+    "columns of rows of rows": (lambda x, i, j: x[i[j]][:, :5].exp() * 2, [r(96, 10), IDS, IDS % 32], 1),
     "swiglu": (lambda x: F.silu(x[:, :48]) * x[:, 48:], [r(32, 96)], 1),
 }
 
@@ -67,6 +75,85 @@ COUNTS: dict[str, tuple[Callable[..., Any], list[torch.Tensor], int]] = {
 def test_kernel_counts(name: str) -> None:
     f, args, kernels = COUNTS[name]
     check(f, args, kernels, rtol=1e-4, atol=1e-4)
+
+
+def scheduled(f: Callable[..., Any], *args: torch.Tensor) -> Schedule:
+    made = lowered(f, args)
+    return schedule(made, of_program(made))
+
+
+def operations(s: Schedule) -> list[tuple[str, torch.dtype]]:
+    """The operations of all stages without loads and constants, with the dtypes of their results."""
+    ops = [op for k in s.kernels for stage in k.stages() for op in stage.loop.body]
+    return [(op.name, op.dtype) for op in ops if op.name not in ("load", "const")]
+
+
+def test_values_between_operators_of_half_precision_are_rounded_where_that_is_asked_for() -> None:
+    f32, half = torch.float32, torch.bfloat16
+    x = r(8, 8).to(half)
+    for asked, between in ((True, [("cast", half), ("cast", f32)]), (False, [])):
+        with config.patch(emulate_precision_casts=asked):
+            ops = operations(scheduled(lambda x: (x * 2).exp() + 1, x))
+        middle = [("mul", f32), *between, ("exp", f32), *between, ("add", f32)]
+        assert ops == [("cast", f32), *middle, ("cast", half)]
+
+
+def test_rows_of_equal_dimensions_are_one_dimension() -> None:
+    [nest] = [nest for k in scheduled(lambda x: F.layer_norm(x, (96,)), r(4, 8, 96)).kernels for nest in k.nests]
+    assert ([n.as_int() for _, n in nest.dims], nest.split) == ([32, 96], 1)
+
+
+def test_folds_of_a_few_long_rows_share_a_nest() -> None:
+    """The rows are too few to distribute to threads, but both folds are over rows already."""
+    s = scheduled(lambda x: (x - x.sum(1, keepdim=True)).exp().sum(1), r(2, 1 << 18))
+    assert [len(k.nests) for k in s.kernels] == [1]
+
+
+def test_an_element_is_found_as_its_extreme_was_computed() -> None:
+    """The searched value is stored between the passes: recomputed, it might round differently and equal no element."""
+    for f in (lambda x, y: (x * y + 1).argmax(1), lambda x, y: (x * 2).argmax(1), lambda x, y: (x * 2).max(0)):
+        assert operations(scheduled(f, r(8, 8), r(8, 8))).count(("mul", torch.float32)) == 1
+
+
+def test_checks_depend_on_the_variables_of_what_they_look_at() -> None:
+    """Includes variables of an index that another load gives."""
+    i, j, k = (Expr.sym(v) for v in "ijk")
+    index = torch.int64
+    body = (
+        Op("load", (), index, ("a", i)), Op("wrap_index", (0,), index, (Expr.of(8), "index", 0)),
+        Op("load", (), index, ("b", Expr.sym("%1") * 4 + j)), Op("wrap_index", (2,), index, (Expr.of(8), "index", 0)),
+        Op("load", (), torch.float32, ("c", Expr.sym("%3") * 4 + k)),
+    )  # fmt: skip
+    out = buffer("o", (2, 3, 4))
+    assert checked_vars(Loop((out,), ("i", "j", "k"), out.shape, body, (4,), (12 * i + 4 * j + k,))) == {"i", "j"}
+
+
+@pytest.mark.parametrize(("shape", "count"), [((3, 4), 48), ((0, 4), 0), ((4, 0), 0), ((), 4)])
+def test_bytes_of_a_storage(shape: tuple[int, ...], count: int) -> None:
+    assert storage_bytes(buffer("x", shape)) == Expr.of(count)
+
+
+def test_calls_stay_for_what_they_write_or_check() -> None:
+    aten, x, y = torch.ops.aten, buffer("x", (8,)), buffer("y", (8,))
+    integers = buffer("i", (8,), torch.int64)
+    calls = [
+        (Extern(aten.copy_.default, (whole(x), whole(y)), {}, (None,), ("x",)), True),
+        (Extern(aten._assert_async.default, (whole(x),), {}, (None,)), True),
+        (Extern(aten.floor_divide.default, (whole(integers), whole(integers)), {}, (integers,)), True),
+        (Extern(aten.mm.default, (whole(x), whole(y)), {}, (y,)), False),
+    ]
+    assert [_stays(call) for call, _ in calls] == [stays for _, stays in calls]
+
+
+@pytest.mark.parametrize(
+    ("reader", "k", "before"),
+    [(("row", 0), 0, True), (("row", 0), 1, True), (("row", 0), 2, False), (("point", 0), 0, False),
+     (("point", 0), 2, False), (("point", -1), 2, True), (("row", 1), 0, False)],
+)  # fmt: skip
+def test_what_is_read_before_a_row_is_stored(reader: tuple[str, int], k: int, before: bool) -> None:
+    role, level = reader
+    writer = types.SimpleNamespace(role="row", level=0)
+    assert _before(types.SimpleNamespace(role=role, level=level), k, writer, 1) is before  # type: ignore[arg-type]
 
 
 def test_refine_splits_dimensions() -> None:
@@ -103,20 +190,20 @@ def test_covers_finds_all_values_of_variables_in_others() -> None:
     i, j, n = Expr.sym("i"), Expr.sym("j"), Expr.sym("n")
     ranges = {"i": Expr.of(3), "j": Expr.of(4), "k": n}
     dims = [("a", Expr.of(3)), ("b", Expr.of(4))]
-    assert covers(dims, {"a": i, "b": j}, ranges)
-    assert covers(dims, {"a": Expr.of(2) - i, "b": j}, ranges)
-    assert covers(dims, {"a": i // 4, "b": i % 4}, {"i": Expr.of(12)})
-    assert covers([("a", n)], {"a": Expr.sym("k")}, ranges)
-    assert not covers(dims, {"a": i, "b": Expr.of(0)}, ranges)
-    assert not covers(dims, {"a": i, "b": i}, ranges)
-    assert not covers(dims, {"a": i, "b": j}, {**ranges, "j": Expr.of(2)})
-    assert not covers([("a", n)], {"a": i}, ranges)
-    assert not covers([("a", Expr.of(6))], {"a": i * 2}, ranges)
+    assert is_surjective(dims, {"a": i, "b": j}, ranges)
+    assert is_surjective(dims, {"a": Expr.of(2) - i, "b": j}, ranges)
+    assert is_surjective(dims, {"a": i // 4, "b": i % 4}, {"i": Expr.of(12)})
+    assert is_surjective([("a", n)], {"a": Expr.sym("k")}, ranges)
+    assert not is_surjective(dims, {"a": i, "b": Expr.of(0)}, ranges)
+    assert not is_surjective(dims, {"a": i, "b": i}, ranges)
+    assert not is_surjective(dims, {"a": i, "b": j}, {**ranges, "j": Expr.of(2)})
+    assert not is_surjective([("a", n)], {"a": i}, ranges)
+    assert not is_surjective([("a", Expr.of(6))], {"a": i * 2}, ranges)
 
 
 def test_dead_buffers_lend_their_memory() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
-        for _ in range(6):  # transposed reads of a reduction's input cannot fuse: each step needs a buffer
+        for _ in range(6):  # transposed loads of a reduction's input cannot fuse: each step needs a buffer
             x = (x - x.sum(0) + x.sum(1)).tanh()
         return x
 
@@ -217,7 +304,7 @@ MANY: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", MANY)
 def test_pairs_that_are_tried_grow_with_the_number_of_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with its square: compile time does as well."""
+    """The number of pairs must not grow with the square of the results: compile time would, too."""
     tried = []
     attempt = fuse._Fusion.attempt
 

@@ -1,4 +1,4 @@
-"""Mutated inputs: what is stored in place, what keeps its copy, and that either way values and versions are eager's."""
+"""In-place writes of inputs: stored in place or through a copy; values and versions equal eager's either way."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_cases(name: str) -> None:
     counts = {i for step in plan.steps if isinstance(step, CountVersions) for i in step.slots}
     externs = {a.op for a in s.steps if not hasattr(a, "nests")}
     assert inputs_of(s.stores.values()) == counts
-    if "two" in name or "also" in name:  # which of equal stores is in place is the schedule's choice
+    if "two" in name or "also" in name:  # the schedule chooses which of two equal stores is in place
         assert counts | copied | in_place == set(new)
     else:
         assert (counts, set(new) - counts) == (in_place, copied), str(s)
@@ -134,7 +134,7 @@ def test_the_interpreter_agrees() -> None:
 
 
 def test_reads_of_the_old_value_come_first() -> None:
-    """A sum over all of an input, inlined behind the store of its new value, is moved before it."""
+    """A sum over all of an input, inlined after the store of its new value, is moved before it."""
 
     def f(x: torch.Tensor, y: torch.Tensor) -> Any:
         doubled = x * 2
@@ -199,7 +199,7 @@ def test_the_rule_notices(name: str) -> None:
 
 
 def test_the_rule_notices_reads_behind_a_write() -> None:
-    """Of what was there before a call wrote a part of it."""
+    """A call writes a part of a buffer: a later load of the old contents breaks the rule."""
 
     def f(c: torch.Tensor, at: torch.Tensor, x: torch.Tensor) -> Any:
         return {0: (new := c.index_copy(0, at, x))}, (c.sum(0), new.sum(0))

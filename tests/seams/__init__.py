@@ -3,20 +3,21 @@
     from seams import first_difference  # with tests/ on sys.path, as pytest has it
     first_difference(fn, args)          # None, or a Difference: .seam, .what, .details
 
-In: a function of tensors (and constants), and its arguments: they are copied for each run, tensors that require grad get
-their gradients compared.  Each seam is a backend of `pycompiler.compile`, which runs forward and backward; in order:
+In: a function of tensors (and constants), and its arguments. They are copied for each run; gradients of tensors
+that require grad are compared. Each seam is a backend of `pycompiler.compile`, which runs forward and backward; in
+order:
 
     captured   the captured fx graph, as it is
     aten       functional ATen graphs, forward and backward
     program    the loop IR (`ir/interpret.py`), verified
     schedule   the nests (`ir/interpret_schedule.py`), each buffer in memory of its own, rules checked
-    memory     the same, with memory shared and freed as the memory plan says
+    memory     the same, with memory shared and freed by the memory plan
     plan       C++ kernels, called by the plan's oracle (`runtime/plan_python.py`), rules checked
     native     the same plan in the engine
-    triton     Triton kernels under Triton's interpreter (only where TRITON_INTERPRET=1 was set before Triton's import)
+    triton     Triton kernels under Triton's interpreter (only if TRITON_INTERPRET=1 was set before Triton's import)
 
-Compared: values, dtypes, shapes, strides, gradients, what happened to the arguments, which outputs share memory, the
-exception's type.  By command, for a Python file that defines `fn` and `args` (a list, or a function that makes it):
+Compared: values, dtypes, shapes, strides, gradients, the arguments after the call, shared memory of outputs, the
+exception's type. By command, for a Python file that defines `fn` and `args` (a list, or a function that makes it):
 
     python -m tests.seams program.py [--triton]
 """
@@ -56,7 +57,7 @@ TOLERANCE = {
 }  # fmt: skip
 
 
-# ---- what each seam runs ----------------------------------------------------------------------------------------------
+# ---- backends of the seams -----------------------------------------------------------------------------------------
 
 
 def scheduled(gm: fx.GraphModule) -> Schedule:
@@ -81,7 +82,7 @@ def unlisted(run: Callable[[Sequence[Any]], Sequence[Any]]) -> Runner:
 
 
 def plain(t: Tensor) -> Tensor:
-    """The same memory as a tensor that autograd takes for no view, as kernels' results are none."""
+    """The same memory as a tensor that is no view for autograd, like a kernel's result."""
     return torch.empty(0, dtype=t.dtype).set_(t.untyped_storage(), t.storage_offset(), t.size(), t.stride())
 
 
@@ -154,7 +155,8 @@ def backend_of(seam: str) -> Any:
 
 @dataclass
 class Outcome:
-    """What a call did.  `tensors`: name -> tensor (outputs, gradients, arguments afterwards); `rest`: other results."""
+    """The outcome of a call. `tensors`: name -> tensor (outputs, gradients, arguments afterwards); `rest`: other
+    results."""
 
     tensors: dict[str, Tensor | None] = field(default_factory=dict)
     rest: dict[str, Any] = field(default_factory=dict)
@@ -163,7 +165,7 @@ class Outcome:
 
 
 def copied(args: Sequence[Any]) -> list[Any]:
-    """Arguments of the same layout; those that share memory still do."""
+    """Arguments of the same layout; shared memory stays shared."""
     memory: dict[int, Any] = {}
 
     def one(t: Any) -> Any:
@@ -179,7 +181,7 @@ def copied(args: Sequence[Any]) -> list[Any]:
 
 
 def run(fn: Callable[..., Any], args: Sequence[Any], seed: int = 0) -> Outcome:
-    """Forward, and backward from outputs that require grad, with weights that tell elements apart."""
+    """Run forward, and backward from outputs that require grad, with weights that distinguish the elements."""
     given, found = copied(args), Outcome()
     leaves = [t for t in pytree.tree_leaves(given) if isinstance(t, Tensor)]
     torch.manual_seed(seed)
@@ -216,7 +218,7 @@ def run(fn: Callable[..., Any], args: Sequence[Any], seed: int = 0) -> Outcome:
 
 @dataclass
 class Difference:
-    """`seam`: the first that differs; `what`: an output, a gradient, an argument, "error"; `details`: in words."""
+    """`seam`: the first that differs; `what`: an output, a gradient, an argument, "error"; `details`: a description."""
 
     seam: str
     what: str
@@ -247,7 +249,7 @@ def compare(seam: str, got: Outcome, want: Outcome, strides: bool = True) -> Dif
 
 
 def differs(got: Tensor | None, want: Tensor | None, strides: bool) -> str | None:
-    """Why two tensors are not the same, or None."""
+    """The reason why two tensors differ, or None."""
     if got is None or want is None:
         return None if got is want else f"{got}, eager {want}"
     if (got.dtype, got.shape) != (want.dtype, want.shape):
@@ -267,7 +269,7 @@ def differs(got: Tensor | None, want: Tensor | None, strides: bool) -> str | Non
 
 
 def scale(t: Tensor) -> float:
-    """The size of a tensor's numbers, at least 1: a sum of large numbers may cancel."""
+    """The magnitude of a tensor's numbers, at least 1: a sum of large numbers may cancel."""
     whole = t[torch.isfinite(t)]
     return max(1.0, float(whole.abs().max())) if whole.numel() else 1.0
 
@@ -275,7 +277,7 @@ def scale(t: Tensor) -> float:
 def first_difference(
     fn: Callable[..., Any], args: Sequence[Any], *, seams: Sequence[str] | None = None, strides: bool = True
 ) -> Difference | None:
-    """None where every seam computes what eager computes.  `seams`: which to try, in order (default: all that can run)."""
+    """None if every seam computes eager's result. `seams`: the seams to try, in order (default: all that can run)."""
     want = run(fn, args)
     for seam in seams or [s for s in SEAMS if s != "triton" or interprets_triton()]:
         pycompiler.reset()

@@ -1,4 +1,4 @@
-"""Programs that once differed from eager, at every seam of the compiler; and that the harness sees what it should."""
+"""Programs that once differed from eager, at every seam of the compiler; and tests that the harness detects faults."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.target import of_program
 from seams import first_difference
 
+pytestmark = pytest.mark.whole  # each row is a rule of its own
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -42,13 +44,13 @@ def masked_in_place(x: Tensor) -> Tensor:
 
 Case = tuple[Callable[..., Any], list[Any]]
 PROGRAMS: dict[str, Case] = {
-    # a load under a mask, of a value that its nest holds in a variable or in a row array
+    # a masked load of a value that its nest holds in a variable or in a row array
     "cat of slices": (lambda y: torch.cat([y[:1], y[1:]]) * y, [r(5)]),
     "repeat of a stepped slice": (lambda x: x[:, ::2].repeat(1, 2), [r(3, 4)]),
     "select_scatter": (lambda x, y: x.expand(3, 4).select_scatter(y, 0, 1).sum(0), [r(4), r(4)]),
     "pad after softmax": (lambda x: F.pad(x.softmax(-1)[:, 1:], (1, 0)) * x.softmax(-1), [r(4, 9)]),
     "masked in place": (masked_in_place, [r(5, grad=False)]),
-    # one row: an accumulation over a nest without inner dimensions reads what the same pass makes
+    # one row: an accumulation over a nest without inner dimensions reads a value of the same pass
     "gather of a normed row": (
         lambda y, i: F.layer_norm(y, (8,)).gather(1, i),
         [r(1, 8), torch.tensor([[3, 1, 0, 7]])],
@@ -56,11 +58,11 @@ PROGRAMS: dict[str, Case] = {
     # strides of dimensions with one element
     "stepped column": (lambda x, y: (x[:, 0::3] - 2 * y)[:, 0::3], [r(5, 2), r(5, 1)]),
     "view of one row": (lambda v: v[3::2].flatten().view(-1, 4), [r(11)]),
-    # autograd's zeros, which have no memory
+    # autograd's zero tensors, which have no memory
     "sign of a quantile": (lambda x: x.quantile(0.5, -1).sgn(), [r(6, 6)]),
     "folds over nothing": (lambda x: (x[:0].sum(0), x[:0].cumsum(0), x[:, :0].prod(1)), [r(4, 3)]),
     "sixths": (lambda x: (F.hardsigmoid(x), F.hardswish(x)), [torch.linspace(-4, 4, 50).double().requires_grad_()]),
-    # the last bit of a softmax computed again is not the one whose maximum was taken
+    # a recomputed softmax may differ in the last bit from the softmax whose maximum was taken
     "rounding of a maximum": (
         lambda x: F.softmin(x, -1).aminmax(dim=1)[1],
         [torch.linspace(-2, 2, 384).sin().reshape(8, 6, 8).requires_grad_()],
@@ -90,7 +92,7 @@ def test_every_seam_computes_what_eager_does(name: str) -> None:
     assert found is None, found
 
 
-# ---- what the harness must see ------------------------------------------------------------------------------------------
+# ---- faults that the harness must detect ---------------------------------------------------------------------------
 
 
 def test_a_wrong_stage_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +171,7 @@ def test_memory_that_was_freed_is_not_read() -> None:
 
 
 def made_by(schedule: Schedule) -> list[list[str]]:
-    """Buffers that each step makes."""
+    """Buffers that each step creates."""
     return [step.writes if step in schedule.kernels else [b.name for b in step.out if b] for step in schedule.steps]
 
 

@@ -1,6 +1,6 @@
-"""The cache on disk under fire: kills, many processes at once, places and compilers that are broken.
+"""Stress of the cache on disk: kills, many processes at once, broken folders and compilers.
 
-Everything runs in forks of one process that has imported torch, each with an environment of its own.  A fork answers
+Everything runs in forks of one process that has imported torch, each with an environment of its own. A fork answers
 with JSON: whether its values are right, seconds, libraries built and found, and the warnings that it logged.
 """
 
@@ -30,11 +30,11 @@ import torch
 import pycompiler
 from pycompiler.runtime import build, disk_cache, toolchain
 
-LIMIT_S = 120.0  # a fork that takes longer hangs
+LIMIT_S = 120.0  # a fork that takes longer counts as hanging
 
 
 def program(factor: float, grad: bool) -> dict[str, Any]:
-    """Compiles a program that depends on `factor`, and its backward if asked, through the whole compiler."""
+    """Compiles a program that depends on `factor`, and its backward on request, through the whole compiler."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -58,7 +58,7 @@ def program(factor: float, grad: bool) -> dict[str, Any]:
 
 @functools.cache
 def warm_up() -> None:
-    """Imports all that a compile needs, which forks without rights could not read."""
+    """Imports all modules of a compile, which forks without rights could not read."""
     with pycompiler.config.patch(disk_cache=False):
         assert program(50.0, grad=False)["right"]  # a parent that ran a backward could not fork children that do
     build.counters.update(builds=0, hits=0)
@@ -95,7 +95,7 @@ class Fork:
         assert os.read(self.pipe, 6) == b"start\n"
 
     def answer(self) -> dict[str, Any]:
-        """What the child said; fails when it says nothing in time."""
+        """The child's answer; fails if none arrives in time."""
         data, end = b"", time.monotonic() + LIMIT_S
         while True:
             if not select.select([self.pipe], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -122,7 +122,7 @@ class Fork:
         return found[1:]
 
     def kill(self, children: bool = False) -> None:
-        """kill -9, of the compilers that it started as well if asked."""
+        """kill -9, on request also of the compilers that it started."""
         below = self.children() if children else []
         for pid in (self.pid, *below):
             with contextlib.suppress(ProcessLookupError):
@@ -138,9 +138,9 @@ def use(folder: Path | str) -> Callable[[], None]:
 
 # kills ----------------------------------------------------------------------------------------------------------
 def kills(count: int, seed: int = 0) -> dict[str, Any]:
-    """kill -9 at `count` random moments of a compile; after each, another process must be right, soon.
+    """kill -9 at `count` random moments of a compile; after each, another process must soon give the right result.
 
-    Moments are uniform over the duration that a compile takes; every second kill takes the C++ compiler with it.
+    Moments are uniform over the duration of a compile; every second kill takes the C++ compiler with it.
     """
     rng = random.Random(seed)
     folder = Path(tempfile.mkdtemp(prefix="stress-"))
@@ -184,10 +184,10 @@ def processes(count: int = 8, rounds: int = 1) -> dict[str, Any]:
     return {"processes": count, "rounds": rounds, "slowest_s": round(slowest, 3)}
 
 
-# broken places and compilers ------------------------------------------------------------------------------------
+# broken folders and compilers -----------------------------------------------------------------------------------
 @dataclass
 class Row:
-    """`prepare(folder)` runs in the child.  `line`: what the log says (None: nothing); `kernels`: whether kernels run."""
+    """`prepare(folder)` runs in the child. `line`: the log line (None: none); `kernels`: whether kernels run."""
 
     prepare: Callable[[Path], None]
     line: str | None
@@ -294,7 +294,7 @@ def _(folder: Path) -> None:
 
 
 def without_rights(folder: Path) -> None:
-    """The rest runs as a user without a name and without a home."""
+    """Continue as a user without a name and without a home."""
     tempfile.tempdir = str(folder / "tmp")
     (folder / "tmp").mkdir(exist_ok=True)
     (folder / "tmp").chmod(0o1777)
@@ -370,7 +370,7 @@ def limited(size: int, kernels: bool = True) -> Callable[[Path], None]:
     return prepare
 
 
-# Files may have so many bytes: the source, the compiler's temporary files, the library, the manifest.
+# Largest file size in bytes: too small for the source, the compiler's temporary files, the library, or the manifest.
 for size in (0, 100, 2_000, 6_000, 12_000):
     row(f"files of at most {size} bytes", "runs through ATen", kernels=False)(limited(size))
 
@@ -385,7 +385,7 @@ def full(kilobytes: int) -> Callable[[Path], None]:
 
 
 def mount(folder: Path, options: str) -> None:
-    """A file system in memory, in a name space that ends with this process."""
+    """A file system in memory, in a namespace that ends with this process."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -423,11 +423,11 @@ def script(text: str, line: str) -> Callable[[Path], None]:
 OUTPUT = 'while [ "$1" != -o ]; do shift; done; '
 for label, (text, line) in {
     "fails": ("#!/bin/sh\nexit 1\n", "exited with 1"),
-    "writes nothing": ("#!/bin/sh\nexit 0\n", "no library with the kernels"),
-    "writes rubbish": (f'#!/bin/sh\n{OUTPUT} echo rubbish > "$2"\n', "no library with the kernels"),
-    "writes an empty file": (f'#!/bin/sh\n{OUTPUT} : > "$2"\n', "no library with the kernels"),
+    "writes nothing": ("#!/bin/sh\nexit 0\n", "not a library with the kernels"),
+    "writes rubbish": (f'#!/bin/sh\n{OUTPUT} echo rubbish > "$2"\n', "not a library with the kernels"),
+    "writes an empty file": (f'#!/bin/sh\n{OUTPUT} : > "$2"\n', "not a library with the kernels"),
     "writes another library": (f'#!/bin/sh\n{OUTPUT} echo "int x;" | cc -shared -fPIC -x c -o "$2" -\n',
-                               "no library with the kernels"),
+                               "not a library with the kernels"),
     "crashes": ("#!/bin/sh\nkill -SEGV $$\n", "exited with -11"),
     "crashes after half of the library": (f'#!/bin/sh\n{OUTPUT} head -c 999 /bin/sh > "$2"; kill -ABRT $$\n',
                                           "exited with -6"),
@@ -453,17 +453,17 @@ def cxx(value: str, path: str | None = None) -> Callable[[Path], None]:
 
 row("compiler: none", "graphs run through ATen: no C\\+\\+ compiler found", kernels=False)(cxx("", "/nowhere"))
 row("compiler: CXX is not there, nor another", "no C\\+\\+ compiler found", kernels=False)(cxx("nope", "/nowhere"))
-row("compiler: CXX is not there", "CXX=/no/such/cxx is not there: using")(cxx("/no/such/cxx"))
-row("compiler: CXX is a folder", "is not there: using")(cxx("/usr"))
+row("compiler: CXX is not there", "CXX=/no/such/cxx was not found: using")(cxx("/no/such/cxx"))
+row("compiler: CXX is a folder", "was not found: using")(cxx("/usr"))
 row("compiler: CXX is false", "exited with 1", kernels=False)(cxx("false"))
-row("compiler: CXX has an open quote", "not a shell's list of words", kernels=False)(cxx("g++ 'x"))
+row("compiler: CXX has an open quote", "not a valid shell command", kernels=False)(cxx("g++ 'x"))
 row("compiler: CXX with words", None)(cxx("c++ -DX='a b'"))
 row("compiler: CXX is blank", None)(cxx("   "))
 row("compiler: unknown flag", "unrecognized|unknown argument", kernels=False)(cxx("c++ --no-such-flag"))
 
 
 def run_row(name: str) -> dict[str, Any]:
-    """Runs one row; fails unless everything is as it says."""
+    """Runs one row; fails unless the result matches the row."""
     expected = ROWS[name]
     folder = Path(tempfile.mkdtemp(prefix="stress-"))
     folder.chmod(0o711)
@@ -488,7 +488,7 @@ def run_row(name: str) -> dict[str, Any]:
 
 
 def places(only: str = "") -> dict[str, Any]:
-    """All rows whose name the expression `only` finds; those that need root are left out without it."""
+    """All rows whose name the expression `only` matches; rows that need root are skipped without it."""
     wrong, skipped, done = [], [], 0
     for name, expected in ROWS.items():
         if not re.search(only, name):
@@ -508,7 +508,8 @@ def places(only: str = "") -> dict[str, Any]:
 
 # damage ---------------------------------------------------------------------------------------------------------
 def damage(count: int, seed: int = 0) -> dict[str, Any]:
-    """One random damage to an entry before each process: bytes flipped, files cut, swapped, emptied, removed, added to."""
+    """One random damage to an entry before each process: bytes flipped; files cut, swapped, emptied, removed,
+    extended."""
     rng = random.Random(seed)
     folder = Path(tempfile.mkdtemp(prefix="stress-"))
     noticed = 0
@@ -521,7 +522,7 @@ def damage(count: int, seed: int = 0) -> dict[str, Any]:
             for factor in (2.0, 3.0):
                 answer = Fork(use(folder), factor).answer()
                 assert answer["right"], answer
-                assert bool(answer["builds"]) == bool(answer["lines"]) or there < 2, answer  # what is replaced is said
+                assert bool(answer["builds"]) == bool(answer["lines"]) or there < 2, answer  # replacements are logged
                 noticed += answer["builds"]
         for factor in (2.0, 3.0):
             answer = Fork(use(folder), factor).answer()

@@ -1,4 +1,4 @@
-"""Ctrl-C at random moments of a compile: the callable, the knobs and the process are as before."""
+"""Ctrl-C at random moments of a compile: the callable, the knobs and the process stay as before."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def callee(x: Any) -> Any:
 
 
 def run(count: int, backend: str = "native", seed: int = 0) -> dict[str, Any]:
-    """`count` interrupts, uniform over the duration that a first call takes; new kernels each time."""
+    """`count` interrupts, uniform over the duration of a first call; new kernels each time."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     rng, interrupted, in_compiler = random.Random(seed), 0, 0
     before, duration = state(), 0.0
@@ -64,7 +64,7 @@ def run(count: int, backend: str = "native", seed: int = 0) -> dict[str, Any]:
                 text, trace = text + trace.tb_frame.f_code.co_name + " ", trace.tb_next
             in_compiler += "run_compiler" in text
         if i < 0:
-            duration = time.perf_counter() - begin  # the first ones import things
+            duration = time.perf_counter() - begin  # the first calls import modules
         assert not children(), "a compiler outlives the interrupt"
         assert state() == before, (state(), before)
         for _ in range(2):

@@ -20,7 +20,7 @@ from tests.stress.programs import broken, check_training, inputs, loss_of, new_n
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -31,12 +31,12 @@ def libraries() -> int:
 
 def measure() -> dict[str, int]:
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system: growth is what is still used
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory returns to the system: growth is memory still in use
     return {"resident": resident(), "objects": len(gc.get_objects()), "libraries": libraries()}
 
 
 def growth(work: Callable[[int], None], n: int, warm: int) -> dict[str, float]:
-    """`work(i)` for i < n, after `warm` calls that do not count: what grew, and by how much a call."""
+    """Run `work(i)` for i < n, after `warm` uncounted calls: the growth, and the growth per call."""
     for i in range(warm):
         work(i)
     before = measure()
@@ -49,7 +49,8 @@ def growth(work: Callable[[int], None], n: int, warm: int) -> dict[str, float]:
 
 
 def calls(n: int) -> dict[str, dict[str, float]]:
-    """`n` calls in all: of a plan, of a frame with a graph break, of a module, of forward and backward, and eager ones."""
+    """`n` calls in all: of a plan, of a frame with a graph break, of a module, of forward and backward, and eager
+    ones."""
     x, small = torch.ones(4), inputs(2)
     add = pycompiler.compile(lambda x: x + 1)
     frame = pycompiler.compile(broken)
@@ -94,7 +95,8 @@ def cycles(n: int, backend: str = "native") -> dict[str, dict[str, float]]:
         made(inputs(3)).sum().backward()
         gone.append(weakref.ref(net))
 
-    # as many before: until the collector has looked at everything a few times, garbage and holes in the heap add up
+    # as many warm-up calls: garbage and holes in the heap grow until the collector has scanned all objects a few
+    # times
     report = {name: growth(work, n, n) for name, work in
               {"reset": reset, "new callable": new, "new model": model}.items()}  # fmt: skip
     gc.collect()
@@ -103,7 +105,7 @@ def cycles(n: int, backend: str = "native") -> dict[str, dict[str, float]]:
 
 
 def new_kernels(n: int) -> dict[str, float]:
-    """`n` compiles of programs that differ, so that each builds and loads a library of its own."""
+    """`n` compiles of different programs; each builds and loads a library of its own."""
 
     def work(i: int) -> None:
         work.count += 1  # type: ignore[attr-defined]
@@ -117,7 +119,7 @@ def new_kernels(n: int) -> dict[str, float]:
 
 
 def assert_flat(report: dict[str, dict[str, float]], bytes_each: float, objects: int = 1000) -> None:
-    """Fails when memory or objects grow with the number of rounds."""
+    """Fails if memory or objects grow with the number of rounds."""
     for name, row in report.items():
         assert row["objects"] <= objects, (name, row)
         assert row["resident"] <= 2**23 + bytes_each * row["n"], (name, row)

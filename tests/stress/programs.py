@@ -1,4 +1,4 @@
-"""The programs that stress runs compile.  Each checks its own result against a closed form or against eager."""
+"""The programs of the stress runs. Each checks its own result against a closed form or against eager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = (2, 3, 4, 5)
 
 
 def broken(x: Any, n: int) -> Any:
-    """With a graph break, and a specialization on `n`."""
+    """A function with a graph break and a specialised `n`."""
     y = x * n
     pycompiler.graph_break()
     return (y + 1).sum()
@@ -27,7 +27,7 @@ def check_broken(made: Any, rng: random.Random) -> None:
 
 
 class Net(nn.Module):
-    """With parameters, a buffer and a dropout that eval() turns off."""
+    """A module with parameters, a buffer and a dropout that eval() turns off."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 def new_net(seed: int = 0) -> Net:
-    """The same parameters for the same seed, without touching the generator that threads share."""
+    """A net with the same parameters for the same seed; the shared random generator stays untouched."""
     net = Net()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -63,7 +63,7 @@ def loss_of(net: Any, x: Any) -> Any:
 
 
 def check_training(made: Any, rng: random.Random) -> None:
-    """Gradients of a net of one's own through a compiled function that threads share."""
+    """Check gradients of the thread's own net through a compiled function that threads share."""
     seed = rng.randrange(100)
     net, twin, x = new_net(seed), new_net(seed), inputs(rng.choice(SIZES))
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Short forms of the long runs (CONTRIBUTING.md, "Long runs").  What forks runs in a process of its own."""
+"""Short forms of the long runs (CONTRIBUTING.md, "Long runs"). Runs that fork have a process of their own."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ GROUPS = ["^path: ", "^compiler: ", "^full disk: |^files", "^(?!path: |compiler:
 
 @pytest.mark.parametrize("only", GROUPS)
 def test_places(tmp_path: Path, only: str) -> None:
-    """Cache folders and compilers that are odd or broken: right values, in time, and a line that says why."""
+    """Odd or broken cache folders and compilers: right values, in time, and a line with the reason."""
     report = command(tmp_path, "places", "--only", only)
     assert report["rows"] + len(report["skipped (not root)"]) >= 5
 
@@ -75,12 +75,12 @@ def test_the_table_of_places_is_long() -> None:
 
 
 def test_a_leak_is_noticed() -> None:
-    """Of pages of the system's own: what earlier tests have let go of may be given again, and nothing grows."""
+    """The leak maps new pages: an allocation could reuse memory freed by earlier tests, and nothing would grow."""
     kept: list[mmap.mmap] = []
 
     def leak(i: int) -> None:
         kept.append(mmap.mmap(-1, 1 << 17))
-        kept[-1].write(b"x" * (1 << 17))  # untouched pages are none yet
+        kept[-1].write(b"x" * (1 << 17))  # untouched pages are not resident
 
     report = {"leak": memory.growth(leak, 200, 1)}
     with pytest.raises(AssertionError):

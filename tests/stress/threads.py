@@ -21,9 +21,9 @@ Work = Callable[[random.Random], None]
 
 
 def hammer(workers: dict[str, Work], seconds: float) -> Counter[str]:
-    """Run each worker again and again in a thread of its own: how often each ran.
+    """Run each worker repeatedly in a thread of its own; the number of runs of each.
 
-    Fails with the first error, or when a thread is not back a minute after the end (stacks are printed).
+    Fails with the first error, or if a thread has not returned a minute after the end (stacks are printed).
     """
     errors: list[BaseException] = []
     done: Counter[str] = Counter()
@@ -32,7 +32,7 @@ def hammer(workers: dict[str, Work], seconds: float) -> Counter[str]:
     def loop(index: int, name: str, work: Work) -> None:
         rng = random.Random(index)
         try:
-            while not errors and (not done[name] or time.monotonic() < stop):  # once, however late a thread begins
+            while not errors and (not done[name] or time.monotonic() < stop):  # once, however late a thread starts
                 work(rng)
                 done[name] += 1
         except BaseException as e:
@@ -100,7 +100,7 @@ def workers(backend: str, several: bool) -> tuple[dict[str, Work], list[Any]]:
 
 
 def run(seconds: float, backends: tuple[str, ...] = ("eager", "aot_eager", "native")) -> dict[str, dict[str, int]]:
-    """Each backend over one and over several callables, `seconds` in all; counts of what the threads did."""
+    """Each backend over one and over several callables, `seconds` in all; counts of the threads' actions."""
     warnings.simplefilter("ignore", pycompiler.errors.RecompileLimitWarning)
     report: dict[str, dict[str, int]] = {}
     rounds = [(backend, several) for backend in backends for several in (False, True)]

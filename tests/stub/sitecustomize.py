@@ -14,7 +14,7 @@ def compile(model: Any = None, **settings: Any) -> Any:
 
 
 class Stubbing(importlib.abc.MetaPathFinder):
-    """Finds `pycompiler.api` as others do, and replaces its `compile` when it is loaded."""
+    """Import hook that finds `pycompiler.api` in the usual way, and replaces its `compile` after loading."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name != "pycompiler.api":

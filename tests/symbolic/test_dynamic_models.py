@@ -1,4 +1,4 @@
-"""Models called with sizes that change, forward and backward: two compiles (numbers, then symbols), values as eager's."""
+"""Models with changing sizes, forward and backward: two compiles (constants, then symbols), and eager's values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torch import nn
 
 import pycompiler
 from pycompiler import graphs
-from pycompiler.ir import expr
+from pycompiler.symbolic import expr
+from tests.harness.compare import assert_same
 
 
 class Block(nn.Module):
-    """A transformer's block; its attention by torch's operator or spelled out."""
+    """A transformer block, with torch's attention operator or a spelled-out attention."""
 
     def __init__(self, whole: bool) -> None:
         super().__init__()
@@ -55,19 +56,18 @@ class Images(nn.Module):
 
 
 def agree(model: nn.Module, backend: str, shapes: list[tuple[int, ...]]) -> int:
-    """How many compiles calls with these shapes take; values and gradients are eager's."""
+    """The number of compiles for calls with these shapes; values and gradients must match eager."""
     eager = copy.deepcopy(model)
     compiled = pycompiler.compile(model, backend=backend)
     for shape in shapes:
         x = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
         ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
         got, want = compiled(ours), eager(theirs)
-        assert got.stride() == want.stride()
-        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+        assert_same(got, want, tolerance=1e-4)
         got.square().sum().backward()
         want.square().sum().backward()
         gradients = [[t.grad for t in (i, *m.parameters())] for i, m in ((ours, model), (theirs, eager))]
-        torch.testing.assert_close(*gradients, atol=1e-3, rtol=1e-3)
+        assert_same(*gradients, tolerance=1e-3)
         model.zero_grad()
         eager.zero_grad()
     return pycompiler.counters(compiled)["compiles"]
@@ -88,7 +88,7 @@ def test_attention_that_is_spelled_out() -> None:
 
 
 class Nests:
-    """How many nests, and functions in C++, the graphs compiled inside have."""
+    """Counts of nests and of C++ functions in the graphs compiled inside."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.nests: list[int] = []
@@ -142,11 +142,11 @@ def test_many_nests_are_functions_of_their_sizes(monkeypatch: pytest.MonkeyPatch
     for n in (8, 300, 700, 2):
         xs = [torch.randn(n + k, 129) for k in range(6)]
         torch.testing.assert_close(compiled(*xs), program(*xs))
-    assert found.take() == ([6], [7])  # and one that a team runs
+    assert found.take() == ([6], [7])  # one function more, which runs on a thread team
 
 
 def test_images_of_any_size() -> None:
-    torch.manual_seed(0)  # sizes of one parity: torch 2.11's shape function of pooling asks for it
+    torch.manual_seed(0)  # sizes of one parity: torch 2.11's shape function of pooling guards on it
     assert agree(Images(), "aot_eager", [(2, 3, n, n + 3) for n in (20, 32, 12, 28, 44)]) == 2
 
 
@@ -163,7 +163,7 @@ CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_batches_of_any_size_are_convolved_by_one_graph(name: str, backend: str) -> None:
-    """ATen chooses another kernel from 16 on, which says nothing of the gradients' sizes."""
+    """ATen chooses another kernel from batch 16 on, but the sizes of the gradients do not depend on it."""
     module, shape = CONVOLUTIONS[name]
     compiled = pycompiler.compile(module, backend=backend)
     for n in (2, 3, 20, 5, 40):
@@ -206,7 +206,7 @@ def test_integers_below_zero_take_one_compile(backend: str, dynamic: bool | None
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_padding_cuts_off_no_more_than_there_is(first: int) -> None:
-    """torch's shape function does not look: three zeros came of 40 elements of which 41 were cut off."""
+    """Padding may not cut off more than there is. torch's shape function does not check: 41 of 40 elements gave three zeros."""
 
     def fn(t: torch.Tensor, before: int, after: int) -> torch.Tensor:
         return torch.nn.functional.pad(t, (before, after))
@@ -235,7 +235,7 @@ def test_numbers_that_the_program_wants_below_zero_are_numbers_there_only() -> N
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_integers_that_grow_too_big_are_refused_as_in_eager(backend: str) -> None:
-    """Kernels compute with 64 bits: the cube of a large argument wrapped around."""
+    """Kernels compute in 64 bits: the cube of a large argument must not wrap around."""
 
     def fn(t: torch.Tensor, n: int) -> torch.Tensor:
         return t + n * n * n
@@ -273,7 +273,7 @@ ODD = (0, 2, 15, 16, 17, -1, -3, -17)
     ("name", "backend"), [*((name, "aot_eager") for name in CUTS), ("a window", "native"), ("written", "native")]
 )
 def test_integers_that_cut_tensors_of_known_sizes(name: str, backend: str) -> None:
-    """Each value compiled again: C++ kernels of views of numbers asked for the integer."""
+    """C++ kernels for views cut by an integer must not make that integer a constant: values after the first share an entry."""
     compiled = pycompiler.compile(CUTS[name], dynamic=None, backend=backend)
     for n in (3, 4, 5, 7, 10, *(ODD if backend == "aot_eager" else ())):
         x, y = torch.arange(48.0).view(16, 3).requires_grad_(), torch.arange(48.0).view(16, 3).requires_grad_()
@@ -294,7 +294,7 @@ def test_integers_that_cut_tensors_of_known_sizes(name: str, backend: str) -> No
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_views_that_leave_have_eagers_strides(backend: str) -> None:
-    """They were copied without gaps: the trace has `max(n, 1)` for a stride n, which the memory has."""
+    """The trace has stride `max(n, 1)` and the memory has stride n: a returned view must not be copied without gaps."""
 
     def fn(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         padded = F.pad(y, (y.shape[-1] // 3, -2))
@@ -328,7 +328,7 @@ ODD_SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", ODD_SIZES)
 def test_indices_stay_short_where_sizes_are_quotients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step's index held the one before several times: such compiles took minutes, or never ended."""
+    """Index expressions must stay short. An index that repeats the earlier one several times grows without bound."""
     intern = expr._intern
 
     def short(kind: str, key: str, *rest: Any) -> Any:
@@ -365,8 +365,8 @@ IN_CHANNELS_LAST: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...], 
 
 @pytest.mark.parametrize("name", IN_CHANNELS_LAST)
 def test_convolution_in_channels_last_compiles_once_more_for_all_batches(name: str) -> None:
-    """The backend that ATen chooses by the batch was assumed; so was the batch itself, where torch's shape function has other
-    strides than the kernel for results of one element each."""
+    """Neither ATen's choice of backend by batch nor the batch itself may be assumed. torch's
+    shape function has other strides than the kernel for results of one element each."""
     fn, shape, kernel, dtype = IN_CHANNELS_LAST[name]
 
     def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Programs over sizes that change: one capture serves them all, and gives what eager gives, sizes and numbers included."""
+"""Programs over changing sizes: one capture serves them all, with eager's results, sizes and numbers included."""
 
 from __future__ import annotations
 
@@ -14,28 +14,14 @@ import pycompiler
 from pycompiler import logs
 from pycompiler.errors import ArgumentError, Unsupported, UserError
 from pycompiler.wrapping import compiled_of
-
-
-def same(got: Any, want: Any) -> None:
-    if isinstance(want, torch.Tensor):
-        torch.testing.assert_close(got, want)
-        assert got.stride() == want.stride()
-    elif isinstance(want, (tuple, list)):
-        for a, b in zip(got, want, strict=True):
-            assert type(a) is type(b)
-            same(a, b)
-    elif isinstance(want, dict):
-        assert [*got] == [*want]
-        same([*got.values()], [*want.values()])
-    else:
-        assert type(got) is type(want) and got == want
+from tests.harness.compare import assert_same
 
 
 def compiles(fn: Callable[..., Any], calls: list[tuple[Any, ...]], **options: Any) -> int:
-    """How many compiles the calls take; each gives what eager gives."""
+    """The number of compiles for the calls; each result must match eager."""
     compiled = pycompiler.compile(fn, **{"backend": "eager", "dynamic": True, "fullgraph": True, **options})
     for args in calls:
-        same(compiled(*args), fn(*args))
+        assert_same(compiled(*args), fn(*args))
     return pycompiler.counters(compiled)["compiles"]
 
 
@@ -67,7 +53,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-# What models do with sizes before they pass them on; none of it needs their values.
+# Uses of sizes in models that need no value of a size.
 OF_SIZES = """
 (-1,) + t.size()[1:] + (t.size(-1),); t.size() + (3,); (3,) + t.shape; t.shape * 2; 2 * t.shape; t.shape[::-1]
 list(t.shape) + [4]; tuple(t.shape); torch.Size([t.shape[0], 4]); torch.Size(t.shape); torch.Size((1,) + t.shape).numel()
@@ -120,7 +106,7 @@ def test_a_value_that_the_program_needs_is_a_number() -> None:
         return t * len([0] * t.shape[1])
 
     assert compiles(loop, [(x(3, 4),), (x(3, 4),), (x(4, 4),), (x(4, 5),)]) == 3
-    # a text is made of the number that each call has
+    # a string is built from the number of each call
     assert compiles(lambda t: (t + 1, f"{t.shape[0]}", {t.shape[1]: 2}), [(x(3, 4),), (x(4, 4),), (x(4, 5),)]) == 2
     assert compiles(lambda t: t + len(f"{t.shape[0]}"), [(x(3, 4),), (x(4, 4),), (x(5, 4),)]) == 3
 
@@ -135,7 +121,7 @@ def test_integer_arguments_are_symbols() -> None:
 
 
 def test_numbers_that_begin_at_nothing() -> None:
-    """A program that counts: the second number is the last that is compiled for, also where 0 and 1 mean something else."""
+    """A counting program: no compile after the second number, also where 0 and 1 have another meaning."""
 
     def scaled(t: torch.Tensor, n: int) -> torch.Tensor:
         return t * n + (t ** (n + 1)).sum()
@@ -160,7 +146,7 @@ def test_what_objects_hold_is_made_for_longer() -> None:
     module = torch.nn.Linear(8, 4)
     compiled = pycompiler.compile(module, backend="eager", dynamic=True)
     for n in (3, 5, 9):
-        same(compiled(x(n, 8)), module(x(n, 8)))
+        assert_same(compiled(x(n, 8)), module(x(n, 8)))
     assert pycompiler.counters(compiled)["compiles"] == 1
     (entry,) = compiled_of(compiled).entries
     assert any("Parameter[4, 8]" in str(g) for g in entry.guards)
@@ -175,7 +161,7 @@ def test_numbers_live_across_a_graph_break() -> None:
 
     compiled = pycompiler.compile(program, backend="eager", dynamic=True)
     for shape in ((3, 4), (5, 4), (7, 9)):
-        same(compiled(x(*shape)), program(x(*shape)))
+        assert_same(compiled(x(*shape)), program(x(*shape)))
     assert pycompiler.counters(compiled)["compiles"] == 2
 
 
@@ -206,7 +192,7 @@ def test_numbers_are_those_of_the_entry() -> None:
     for shape in ((3, 4), (5, 6), (7, 2)):
         got: dict[str, Any] = {}
         want: dict[str, Any] = {}
-        same(compiled(x(*shape), got), program(x(*shape), want))
+        assert_same(compiled(x(*shape), got), program(x(*shape), want))
         assert got == want
 
 
@@ -227,7 +213,7 @@ def test_the_graph_runs_with_real_numbers() -> None:
     sources = [n.meta["source"].name for n in gm.graph.nodes if n.op == "placeholder"]
     assert sources == ["L['t']", "L['t'].size(0)", "L['t'].size(1)", "L['t'].size(2)"]
     t = x(2, 3, 4)
-    same(gm(t, 2, 3, 4)[0], program(t))
+    assert_same(gm(t, 2, 3, 4)[0], program(t))
 
 
 def test_what_fails_for_symbols_is_captured_with_numbers() -> None:
@@ -251,7 +237,7 @@ def test_backends_that_take_numbers_only_get_them() -> None:
 
 def test_errors_of_the_program_are_eagers() -> None:
     compiled = pycompiler.compile(lambda t: t.view(7, -1), backend="eager", dynamic=True)
-    same(compiled(x(14, 2)), x(14, 2).view(7, -1))
+    assert_same(compiled(x(14, 2)), x(14, 2).view(7, -1))
     with pytest.raises(RuntimeError, match="invalid for input of size"):
         compiled(x(3, 2))
 
@@ -273,7 +259,7 @@ def test_a_marked_size_is_a_symbol() -> None:
 def test_bounds_of_a_mark_are_assumed() -> None:
     calls = [(marked(x(4, 6), 0, min=3, max=8),), (x(8, 6),), (x(3, 6),)]
     assert compiles(lambda t: t * 2, calls, dynamic=None) == 1
-    assert compiles(lambda t: t * 2, [*calls, (x(9, 6),), (x(2, 6),)], dynamic=None) == 2  # 9: a size that changed
+    assert compiles(lambda t: t * 2, [*calls, (x(9, 6),), (x(2, 6),)], dynamic=None) == 2  # 9 is a size that changed
     with pycompiler.config.patch(automatic_dynamic_shapes=False):
         assert compiles(lambda t: t * 2, [*calls, (x(9, 6),), (x(2, 6),)], dynamic=None) == 3
     assert compiles(lambda t: t + 1 if t.shape[0] <= 8 else t, calls, dynamic=None) == 1
@@ -371,7 +357,7 @@ def test_strides_that_change_become_symbols() -> None:
     assert compiles(lambda t: t.relu() * 2, calls(9, 12, 20, 33, 8), dynamic=None) == 2
     assert (
         compiles(lambda t: t.relu() * 2, calls(9, 12, 20, 5), dynamic=True) == 1
-    )  # 5: contiguous, and the result lies alike
+    )  # size 5 is contiguous, and the result has the same layout
     assert compiles(lambda t: t.reshape(-1) + 1, [(x(n, n + 3)[::2, 1:],) for n in (6, 9, 12)], dynamic=None) == 2
 
 
@@ -412,7 +398,7 @@ def test_a_recompile_says_what_became_a_symbol(caplog: pytest.LogCaptureFixture)
             compiles(lambda t, n: t * n, [(x(6), 3), (x(9), 5), (x(7), 4)], dynamic=None)
     finally:
         logs.reset_logs()
-    said = [r.getMessage() for r in caplog.records if "are symbols" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "are symbolic now" in r.getMessage()]
     assert len(said) == 1 and "L['t'].size(0) was 6, is 9; L['n'] was 3, is 5" in said[0]
 
 
@@ -432,7 +418,7 @@ def test_class_attributes_that_generated_code_reads_are_todays(monkeypatch: pyte
     for n in (2, 6, 2, 7):
         monkeypatch.setattr(Held, "n", n)
         monkeypatch.setattr(Held, "w", torch.full((3,), float(n)))
-        same(compiled(torch.ones(3), Held()), torch.full((3,), 2.0 * n))
+        assert_same(compiled(torch.ones(3), Held()), torch.full((3,), 2.0 * n))
         assert seen["n"] == n
     assert pycompiler.counters(compiled)["compiles"] <= 3
 
@@ -445,12 +431,12 @@ def test_numbers_across_a_graph_break_become_symbols() -> None:
 
     compiled = pycompiler.compile(program, backend="eager")
     for n in (3, 5, 9, 7, 4):
-        same(compiled(x(n, 3)), program(x(n, 3)))
+        assert_same(compiled(x(n, 3)), program(x(n, 3)))
     assert pycompiler.counters(compiled)["compiles"] == 4
 
 
 def test_numbers_that_guards_cannot_hold() -> None:
-    """That `11 - 2 * i - n` has 64 bits was assumed of a number that has more (ValueError, out of the call)."""
+    """`11 - 2 * i - n` may exceed 64 bits: no guard may assume otherwise, and no ValueError may leave the call."""
 
     def program(x: Any, i: int, n: int) -> Any:
         return x - (11 - i * 2 - n)
@@ -461,7 +447,7 @@ def test_numbers_that_guards_cannot_hold() -> None:
     def powers(x: Any, n: int) -> Any:
         for _ in range(6):
             n *= n
-        y = x - n  # noqa: F841  (which nobody reads, and which raises)
+        y = x - n  # noqa: F841  # the result is unused, and the line raises
         return x
 
     compiled, other = pycompiler.compile(program), pycompiler.compile(huge)

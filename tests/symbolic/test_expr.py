@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycompiler.ir.expr import Expr, below, quotient
+from pycompiler.symbolic.expr import Expr, below, quotient
 
 RANGES = {"i": 3, "j": 4, "k": 6}
 POINTS = [dict(zip(RANGES, p, strict=True)) for p in itertools.product(*(range(n) for n in RANGES.values()))]

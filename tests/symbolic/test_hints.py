@@ -1,11 +1,11 @@
-"""What sizes probably are."""
+"""Hints: probable values of sizes."""
 
 from __future__ import annotations
 
 import pytest
 
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.hints import hinted, likely, likely_product
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import hinted, likely, likely_product
 
 M, N = Expr.sym("m"), Expr.sym("n")
 

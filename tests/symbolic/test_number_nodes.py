@@ -1,4 +1,4 @@
-"""Numbers made of sizes: as nodes, and as text."""
+"""Numbers computed from sizes: as graph nodes and as source text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import fx
 
-from pycompiler.ir.numbers import Numbers, is_number, real_text, symbols_in, text_of, value_of
-from pycompiler.ir.symbols import Specialise, Symbols
+from pycompiler.symbolic.number_nodes import Numbers, is_number, real_text, symbols_in, text_of, value_of
+from pycompiler.symbolic.symbols import Specialise, Symbols
 
 MAKE = (
     lambda m, n: m * n * 2 - n + 3, lambda m, n: (m + 5) // 3 * n, lambda m, n: (m * n) % (n + 1), lambda m, n: -m,

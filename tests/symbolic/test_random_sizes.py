@@ -1,10 +1,10 @@
-"""Random numbers as sizes and places, and numbers in tensors that a dtype may not hold: what is assumed of them is looked at while
-the graph runs, and where it is otherwise eager finds all as it was, the generators too."""
+"""Random numbers as sizes and offsets, and numbers in tensors that may overflow a dtype: the graph checks its
+assumptions while it runs. Where one fails, eager finds all state unchanged, the random generators included."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import pycompiler
+from tests.harness.compare import assert_same, observe
 
 backends = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 
@@ -23,24 +24,15 @@ def knobs() -> Iterator[None]:
         yield
 
 
-def told(fn: Callable[..., Any], *args: Any) -> Any:
-    """The result and its gradients, or the error; and the random number that comes next."""
-    torch.manual_seed(3)
-    args = tuple(a.clone().detach().requires_grad_(a.is_floating_point()) if torch.is_tensor(a) else a for a in args)
-    try:
-        found = fn(*args)
-        made = found if isinstance(found, tuple) else (found,)
-        sum(t.sum() for t in made if isinstance(t, torch.Tensor) and t.requires_grad).backward()
-        result: Any = found, [a.grad for a in args if isinstance(a, torch.Tensor)]
-    except Exception as error:
-        result = [float(b) for b in repr(error).encode()]  # which can be compared
-    return result, torch.rand(1)
+def fresh(args: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(a.clone().detach().requires_grad_(a.is_floating_point()) if torch.is_tensor(a) else a for a in args)
 
 
 def agree(fn: Callable[..., Any], calls: list[tuple[Any, ...]], backend: str) -> dict[str, int]:
+    """Compare results, gradients, errors and the random state with eager."""
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
     for args in calls:
-        torch.testing.assert_close(told(compiled, *args), told(fn, *args), equal_nan=True)
+        assert_same(*(observe(f, fresh(args), backward=True, seed=3) for f in (compiled, fn)))
     return pycompiler.counters(compiled)
 
 
@@ -100,7 +92,7 @@ LISTS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
 @backends
 @pytest.mark.parametrize("name", LISTS)
 def test_floats_that_a_dtype_may_not_hold(name: str, backend: str) -> None:
-    """Eager's error for those that it does not hold; infinite ones it does."""
+    """Eager's error for finite floats that overflow the dtype; infinite floats fit."""
     fn, x = LISTS[name], torch.arange(12.0).reshape(4, 3)
     values = [torch.tensor(v, dtype=torch.float64) for v in (0.5, 3.0, -1e30, 1e300, math.inf, 2.0)]
     detached = [(x, v) for v in values]
@@ -114,13 +106,13 @@ def test_floats_that_a_dtype_may_not_hold(name: str, backend: str) -> None:
 
 def test_a_file_knows_what_to_look_at(tmp_path: Path) -> None:
     compiled = pycompiler.compile(full, fullgraph=True)
-    told(compiled, torch.tensor(2.0, dtype=torch.float64))
+    compiled(*fresh([torch.tensor(2.0, dtype=torch.float64)]))
     path = tmp_path / "full"
     pycompiler.save(compiled, path)
     loaded = pycompiler.load(path, full)
     for value in (3.0, 1e300):
         v = torch.tensor(value, dtype=torch.float64)
-        torch.testing.assert_close(told(loaded, v), told(full, v))
+        assert_same(*(observe(f, fresh((v,)), backward=True) for f in (loaded, full)))
     assert pycompiler.counters(loaded)["compiles"] == 0
 
 

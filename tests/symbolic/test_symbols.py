@@ -1,4 +1,4 @@
-"""Symbolic sizes: answers are those of numbers wherever the relations hold; facts settle what they can."""
+"""Symbolic sizes: answers match plain numbers wherever the assumed relations hold, and known facts settle comparisons."""
 
 import math
 import random
@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.fake import fake_of, new_fake_mode
-from pycompiler.ir.symbols import Relation, Specialise, Symbols, expr_of, hint_of, is_symbolic, symbols_of
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.symbols import Relation, Specialise, Symbols, expr_of, hint_of, is_symbolic, symbols_of
+from pycompiler.torch_compat.fake_mode import fake_of, new_fake_mode
 
 
 def texts(symbols):
@@ -17,14 +17,14 @@ def texts(symbols):
 
 
 def test_what_is_assumed_has_numbers_that_guards_hold():
-    """A size below 2**63 that is a product less one: `2**63 >= s0*s1` is one number too far, its neighbour none."""
+    """Guards hold numbers below 2**63. A product less one leads to `2**63 >= s0*s1`; the guard uses the neighbouring number."""
     symbols = Symbols()
     a, b = symbols.new(9), symbols.new(12)
     assert a * b - 1 <= 2**63 - 1
     assert a * b - 1 <= 2**63 - 1
     assert texts(symbols) == ["9223372036854775807 >= s0*s1"]
     with pytest.raises(Specialise, match="cannot hold"):
-        assert a * 2**63 > b * b  # a factor cannot be another one
+        assert a * 2**63 > b * b  # a factor has no such neighbour
 
 
 def test_normal_forms_cancel():
@@ -79,7 +79,7 @@ def test_a_value_that_is_asked_for_is_assumed():
 
 
 def test_a_size_that_became_a_number_divides_as_one():
-    """torch takes a constant for a float of its own kind: 'float' object has no attribute '__rfloat_truediv__'."""
+    """A size that became a constant divides like a plain number; torch's constant float has no `__rfloat_truediv__`."""
     symbols = Symbols()
     s = symbols.new(4)
     assert int(s) == 4
@@ -143,7 +143,7 @@ QUESTIONS = (
 
 
 def program(seed, inputs):
-    """What a random program answers, and the values that it computes."""
+    """The answers of a random program, and the values that it computes."""
     random_ = random.Random(seed)
     values, answers = list(inputs), []
     for _ in range(8):
@@ -217,7 +217,7 @@ def test_answers_are_kept_until_something_is_assumed():
     s, b = symbols.new(8), symbols.new(8)
     product = (s * b).node
     assert (s * b).node is product and (s * 3).node.value == 3 * Expr.sym("s0")
-    assert not (s + b == 17) and s == b  # the first is a question, the second makes them one
+    assert not (s + b == 17) and s == b  # the first comparison only checks, the second makes the symbols equal
     assert (s * b).node is not product and expr_of(s * b) == Expr.sym("s0") * Expr.sym("s0")
     assert product.value == expr_of(s * b)
     assert int(b) == 8 and s * b == 64 and product.constant_int() == 64

@@ -1,4 +1,4 @@
-"""A size used inside of a function that a transform, a checkpoint or autograd calls stays a symbol: an input of the graph inside."""
+"""Sizes inside a function of a transform, a checkpoint or autograd: each stays a symbol, an input of the nested graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = ((3, 4), (5, 6), (7, 3))
 
 
 class Scaled(torch.autograd.Function):
-    """Its backward uses a size, and a number, of the forward."""
+    """A function whose backward uses a size and a number of the forward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, by: int) -> torch.Tensor:
@@ -106,7 +106,7 @@ class Held:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("what", ["number", "cell"])
 def test_a_number_that_others_change_before_the_backward_is_no_symbol_there(what: str, backend: str) -> None:
-    """Eager's backward of a checkpoint, and a hook, look again: that is an error here, also where the number changed before."""
+    """Eager's checkpoint and hooks read the number again in the backward: a change is an error, also after earlier changes."""
     held, cell = Held(), 2.0
 
     def scaled(t: torch.Tensor) -> torch.Tensor:
@@ -130,12 +130,12 @@ def test_a_number_that_others_change_before_the_backward_is_no_symbol_there(what
         assert torch.equal(x.grad, y.grad)  # type: ignore[arg-type]
         changed = compiled(x)
         change()
-        with pytest.raises(RuntimeError, match="or a hook looks at has changed"):
+        with pytest.raises(RuntimeError, match="or a hook reads has changed"):
             changed.sum().backward()
 
 
 class Changing:
-    """What backwards look at, and what changes between a call and its backward."""
+    """State that backwards read and that changes between a call and its backward."""
 
     def __init__(self) -> None:
         self.w, self.n, self.d, self.t, self.m = torch.ones(5, 3), 2, {"a": 2}, (torch.ones(4),), -3
@@ -198,7 +198,7 @@ def test_a_backward_sees_that_a_symbol_changed(name: str, form: str) -> None:
 
 
 class InModule(torch.nn.Module):
-    """What it is called with comes as `*args` and `**kwargs` of the module's call."""
+    """A module whose arguments arrive as `*args` and `**kwargs`."""
 
     def __init__(self, program: Callable[..., torch.Tensor]) -> None:
         super().__init__()

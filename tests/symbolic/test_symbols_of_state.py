@@ -1,4 +1,5 @@
-"""With `dynamic=True` arguments are symbols from the first call on; what is read from elsewhere once it changed, as without it."""
+"""`dynamic=True` and state: arguments are symbols from the first call on; other values become symbols once they
+changed, as without it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import pycompiler
-from tests.capture.test_symbolic import same
+from tests.harness.compare import assert_same
 
 NUMBER = 3
 TENSOR = torch.ones(3, 2)
@@ -121,7 +122,7 @@ def test_what_is_no_argument_is_a_symbol_once_it_changed(name: str, sizes: tuple
     NUMBER, TENSOR = 3, torch.ones(3, 2)
     LIST[0] = DICT["n"] = 3
     compiled = pycompiler.compile(MADE[name](), backend=backend, dynamic=True)
-    same([*map(compiled, args)], want)
+    assert_same([*map(compiled, args)], want)
     counters = pycompiler.counters(compiled)
     assert (counters["compiles"], counters["eager_calls"]) == (2, 0)
 
@@ -130,7 +131,7 @@ def test_static_by_default_is_the_same() -> None:
     with pycompiler.config.patch(assume_static_by_default=False):
         compiled = pycompiler.compile(counts_in_a_cell(), backend="eager")
         for n in range(3, 12):
-            same(compiled(torch.ones(n)), torch.ones(n) * (n + 1))
+            assert_same(compiled(torch.ones(n)), torch.ones(n) * (n + 1))
     assert pycompiler.counters(compiled)["compiles"] == 2
 
 
@@ -151,7 +152,7 @@ def test_what_must_not_become_a_symbol_does_not() -> None:
     for n in (3, 4, 5):
         holder.tensor = torch.ones(n, 2)
         pycompiler.mark_static(holder.tensor, 0)
-        same(compiled(torch.ones(2)), torch.full((2,), float(n)))
+        assert_same(compiled(torch.ones(2)), torch.full((2,), float(n)))
     assert pycompiler.counters(compiled)["compiles"] == 3
 
 

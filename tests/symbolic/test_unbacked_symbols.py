@@ -1,4 +1,4 @@
-"""Numbers and sizes that depend on data: under their knobs they are symbols that a call binds, forward and backward."""
+"""Unbacked symbols: data-dependent numbers and sizes that a call binds, forward and backward, under their config knobs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 import torch.utils.checkpoint
 
 import pycompiler
+from tests.harness.compare import assert_same, observe
 
 backends = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 ITEMS = (3, 2, 0, 7, 1, -2, 100)
@@ -21,28 +22,6 @@ ITEMS = (3, 2, 0, 7, 1, -2, 100)
 def knobs() -> Iterator[None]:
     with pycompiler.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
         yield
-
-
-def same(got: Any, want: Any) -> None:
-    assert type(got) is type(want), (got, want)
-    if isinstance(want, (tuple, list)):
-        assert len(got) == len(want)
-        for a, b in zip(got, want, strict=True):
-            same(a, b)
-    elif isinstance(want, torch.Tensor):
-        assert (got.dtype, got.stride()) == (want.dtype, want.stride())
-        torch.testing.assert_close(got, want, equal_nan=True)
-    elif isinstance(want, float):
-        assert got == pytest.approx(want, rel=1e-5, nan_ok=True)  # sums are closer to float64 than eager's
-    else:
-        assert got == want
-
-
-def result_of(fn: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return fn(*args)
-    except Exception as error:
-        return type(error), str(error)
 
 
 def counted(x: torch.Tensor, n: torch.Tensor) -> Any:
@@ -113,7 +92,10 @@ def test_one_graph_takes_all_data(name: str, backend: str, caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         for k in ITEMS:
             x = torch.randn(6, generator=torch.Generator().manual_seed(k + 9)) - 100 * (k == 0)
-            same(result_of(compiled, x, torch.tensor(k)), result_of(fn, x, torch.tensor(k)))
+            got, want = observe(compiled, (x, torch.tensor(k))), observe(fn, (x, torch.tensor(k)))
+            # floats of Python: sums are closer to float64 than eager's sums
+            near: Any = {"tolerance": 1.3e-6, "absolute": 1e-12} if name == "float" else {}
+            assert_same(got, want, **near)
     assert compiled.counters()["compiles"] == 1
     assert not [r for r in caplog.records if "runs eagerly" in r.message]
 
@@ -129,7 +111,7 @@ def test_an_operand_that_is_a_number_too_stays_an_operand(backend: str) -> None:
         return torch.add(x, n, alpha=n)
 
     args = torch.tensor(1, dtype=torch.int8), torch.tensor(3)
-    same(pycompiler.compile(program, backend=backend)(*args), program(*args))
+    assert_same(pycompiler.compile(program, backend=backend)(*args), program(*args))
 
 
 def test_without_the_knobs_they_do() -> None:
@@ -168,7 +150,7 @@ def test_gradients(name: str, backend: str) -> None:
 
 @backends
 def test_effects_happen_once(backend: str) -> None:
-    """What was assumed of data may fail only before anything has happened."""
+    """An assumption about data may fail only before the first side effect."""
 
     def program(x: torch.Tensor, n: torch.Tensor, seen: list[int]) -> torch.Tensor:
         seen.append(1)
@@ -181,18 +163,14 @@ def test_effects_happen_once(backend: str) -> None:
 
     compiled = pycompiler.compile(program, backend=backend)
     for k in (4, 0, 1, 3, -1):
-        found = []
-        for fn in (compiled, program):
-            torch.manual_seed(k)
-            x, seen = torch.ones(3), list[int]()
-            found.append((result_of(fn, x, torch.tensor(k), seen), x, seen, torch.rand(1)))
-        same(found[0], found[1])
+        got, want = (observe(f, (torch.ones(3), torch.tensor(k), list[int]()), seed=k) for f in (compiled, program))
+        assert_same(got, want)
 
 
 @backends
-@pytest.mark.captures_nothing("the frame runs eagerly: a tensor is written whose number was read before")
+@pytest.mark.captures_nothing("the frame runs eagerly: a write to a tensor after a read of its number")
 def test_a_number_is_what_it_was(backend: str) -> None:
-    """It is read when the program reads it, whatever happens to its tensor afterwards."""
+    """`.item()` reads the number at that point; later writes to its tensor do not change it."""
 
     def program(n: torch.Tensor, x: torch.Tensor) -> Any:
         k = n.item()
@@ -201,7 +179,7 @@ def test_a_number_is_what_it_was(backend: str) -> None:
 
     compiled = pycompiler.compile(program, backend=backend)
     for k in (3, 7):
-        same(compiled(torch.tensor(k), torch.ones(2)), program(torch.tensor(k), torch.ones(2)))
+        assert_same(compiled(torch.tensor(k), torch.ones(2)), program(torch.tensor(k), torch.ones(2)))
 
 
 def test_native_kernels_run_between() -> None:
@@ -213,7 +191,7 @@ def test_native_kernels_run_between() -> None:
 
 
 def test_of_floats_there_is_nothing_to_check(caplog: pytest.LogCaptureFixture) -> None:
-    """A check of the input's size alone was a node that no binding came before: the graph ran through ATen, with a warning."""
+    """A graph with only a check of the input's size has no binding before the check. It must still compile, without a warning."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return x + 1 if x.sum().item() > 0 else x - 1
@@ -251,15 +229,15 @@ ASSUMED: dict[str, Callable[..., Any]] = {
 def test_assumptions_are_checked_where_no_tensor_is_computed(name: str, backend: str) -> None:
     compiled = pycompiler.compile(ASSUMED[name], backend=backend)
     for k in (4, -4, 40):
-        same(
-            result_of(compiled, torch.ones(3), torch.tensor(k)),
-            result_of(ASSUMED[name], torch.ones(3), torch.tensor(k)),
+        assert_same(
+            observe(compiled, (torch.ones(3), torch.tensor(k))),
+            observe(ASSUMED[name], (torch.ones(3), torch.tensor(k))),
         )
 
 
 @backends
 def test_views_of_bound_sizes(backend: str) -> None:
-    """They share memory with what they view, inputs and results."""
+    """Such views share memory with their bases, inputs and results."""
 
     def program(x: torch.Tensor, n: torch.Tensor) -> Any:
         k = n.item()
@@ -271,11 +249,11 @@ def test_views_of_bound_sizes(backend: str) -> None:
     compiled = pycompiler.compile(program, backend=backend)
     for k in (3, 0, 6, 7, -1):
         x = torch.arange(6.0)
-        got, want = result_of(compiled, x, torch.tensor(k)), result_of(program, x, torch.tensor(k))
-        same(got, want)
-        if isinstance(want[0], torch.Tensor):
-            assert got[0].data_ptr() == want[0].data_ptr()
-            assert got[1].untyped_storage().data_ptr() == got[2].untyped_storage().data_ptr()
+        got, want = observe(compiled, (x, torch.tensor(k))), observe(program, (x, torch.tensor(k)))
+        assert_same(got, want)
+        if want.error is None:
+            assert got.result[0].data_ptr() == want.result[0].data_ptr()
+            assert got.result[1].untyped_storage().data_ptr() == got.result[2].untyped_storage().data_ptr()
 
 
 @backends
@@ -290,7 +268,7 @@ def test_a_symbol_may_become_a_number_behind_a_binding(backend: str) -> None:
     compiled = pycompiler.compile(program, backend=backend)
     for k in (3, 4):
         given = torch.ones(6), torch.tensor(k)
-        same(compiled(*given, iter(range(1, 6))), program(*given, iter(range(1, 6))))
+        assert_same(compiled(*given, iter(range(1, 6))), program(*given, iter(range(1, 6))))
 
 
 @backends
@@ -301,7 +279,9 @@ def test_integers_of_64_bits(backend: str) -> None:
 
     compiled = pycompiler.compile(program, backend=backend)
     for k in (3, -4, 2**62, -(2**63), 2**63 - 1):
-        same(result_of(compiled, torch.ones(3), torch.tensor(k)), result_of(program, torch.ones(3), torch.tensor(k)))
+        assert_same(
+            observe(compiled, (torch.ones(3), torch.tensor(k))), observe(program, (torch.ones(3), torch.tensor(k)))
+        )
 
 
 FITTED: dict[str, Callable[..., Any]] = {
@@ -314,11 +294,11 @@ FITTED: dict[str, Callable[..., Any]] = {
 @backends
 @pytest.mark.parametrize("name", FITTED)
 def test_what_torch_would_refuse_is_assumed(name: str, backend: str) -> None:
-    """Sizes of data that must fit others are checked by each call; where they do not fit, eager says so."""
+    """Data-dependent sizes that must fit other sizes are checked in each call; where they do not fit, eager raises."""
     compiled = pycompiler.compile(FITTED[name], backend=backend, fullgraph=True)
     for k in (6, 2, 6, 0, 1, 7, -1):
         x = torch.arange(6.0)
-        same(result_of(compiled, x, torch.tensor(k)), result_of(FITTED[name], x, torch.tensor(k)))
+        assert_same(observe(compiled, (x, torch.tensor(k))), observe(FITTED[name], (x, torch.tensor(k))))
     assert compiled.counters()["compiles"] == 1
 
 
@@ -350,7 +330,7 @@ def region_over_data(x: torch.Tensor) -> torch.Tensor:
 
 @backends
 def test_regions(backend: str) -> None:
-    """Those that bind symbols are a part of the graph around; others take what is bound outside."""
+    """A region that binds symbols is inlined into the outer graph; other regions take symbols bound outside."""
 
     def program(x: torch.Tensor) -> Any:
         kept = x[x > 0]
@@ -361,7 +341,7 @@ def test_regions(backend: str) -> None:
         start = torch.randn(6, generator=torch.Generator().manual_seed(k), dtype=torch.float64) + 1
         mine, theirs = (start.clone().requires_grad_() for _ in range(2))
         got, want = compiled(mine), program(theirs)
-        same(got, want)
+        assert_same(got, want)
         sum(t.sum() for t in got).backward()
         sum(t.sum() for t in want).backward()
         torch.testing.assert_close(mine.grad, theirs.grad)

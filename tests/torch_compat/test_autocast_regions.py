@@ -1,4 +1,4 @@
-"""Regions of autocast, which torch counts: a count that stays too high has later code use casts of weights as they were."""
+"""Autocast regions: torch counts their nesting, and a count that stays too high lets later code use stale casts of weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pycompiler
-from pycompiler.ir.autocast import autocast_nesting
+from pycompiler.torch_compat.autocast_regions import autocast_nesting
 
 BACKENDS = ["eager", "aot_eager", "native"]
 Fn = Callable[[list[int], torch.Tensor, torch.Tensor], Any]
@@ -99,7 +99,7 @@ FORMS = [bare, broken, nested, raising, of_data, of_a_manager, looped]
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 def test_regions_are_counted_as_in_eager(form: Fn, backend: str, outer: int) -> None:
-    """By what runs between graphs, and behind the call; whichever count the graph was made under."""
+    """The nesting count matches eager between graphs and after the call, whatever the count was at capture."""
     x, w = torch.ones(3, 3), torch.full((3, 3), 0.1, requires_grad=True)
     compiled = pycompiler.compile(form, backend=backend)
     for regions in (outer, 1 - outer, outer):
@@ -116,7 +116,7 @@ def test_regions_are_counted_as_in_eager(form: Fn, backend: str, outer: int) -> 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 def test_what_is_trained_behind_it_sees_its_weights(form: Fn, backend: str) -> None:
-    """Casts of a weight are dropped where the last region ends, also by a graph that runs as captured."""
+    """Casts of a weight are dropped where the outermost region ends, also when a graph runs as captured."""
 
     def steps(run: Fn) -> torch.Tensor:
         w = torch.full((3, 3), 0.1, requires_grad=True)
@@ -132,7 +132,7 @@ def test_what_is_trained_behind_it_sees_its_weights(form: Fn, backend: str) -> N
 
 
 def test_the_count_itself_is_a_break() -> None:
-    """Its result says how many regions the caller is in, which no guard compares."""
+    """The result is the caller's nesting depth, and no guard compares that depth."""
 
     def fn(x: torch.Tensor) -> Any:
         n = torch.autocast_increment_nesting()

@@ -1,4 +1,4 @@
-"""Distributed tensors in graphs, in processes of a group (gloo), compared with eager on each of them."""
+"""Distributed tensors in graphs, compared with eager in every process of a gloo group."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import pycompiler
+from tests.harness.compare import assert_same
 from tests.processes import Processes
 
 BACKENDS = ("eager", "aot_eager", "native")
 
 
-# what runs in each process ------------------------------------------------------------------------------------
+# programs that run in each process -----------------------------------------------------------------------------
 def mesh_of(world: int) -> DeviceMesh:
     return init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
 
@@ -31,11 +32,11 @@ def whole(rows: int = 6) -> torch.Tensor:
 
 
 def plain(value: Any) -> Any:
-    """Values, with placements of distributed ones."""
+    """Values in plain form: a distributed tensor becomes its placements, shape and local tensor."""
     if isinstance(value, (tuple, list)):
         return [plain(v) for v in value]
     if isinstance(value, DTensor):
-        return [[ord(c) for c in str(value.placements)], list(value.shape), plain(value.to_local())]
+        return [str(value.placements), list(value.shape), plain(value.to_local())]
     if hasattr(value, "wait"):
         value = value.wait()
     return value.detach() if isinstance(value, torch.Tensor) else value
@@ -54,7 +55,7 @@ def results(call: Callable[..., Any], make: Callable[[], torch.Tensor], *, grad:
 
 
 class Told(logging.Handler):
-    """What was not compiled."""
+    """A log handler that records the warnings about code that was not compiled."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -67,13 +68,13 @@ class Told(logging.Handler):
 def same(
     fn: Callable[..., Any], make: Callable[[], torch.Tensor], *, grad: bool = False, compiles: bool = True
 ) -> None:
-    """`compiles`: whether the graph is compiled below the class, too."""
+    """`compiles`: whether the graph below the subclass is compiled as well."""
     wanted, told = results(fn, make, grad=grad), Told()
     logging.getLogger("pycompiler").addHandler(told)
     try:
         for backend in BACKENDS:
             compiled = pycompiler.compile(fn, backend=backend, fullgraph=compiles)
-            torch.testing.assert_close(results(compiled, make, grad=grad), wanted)
+            assert_same(results(compiled, make, grad=grad), wanted)
             assert compiled.counters()["compiles"] == 1
     finally:
         logging.getLogger("pycompiler").removeHandler(told)
@@ -124,7 +125,7 @@ def run_questions(rank: int, world: int) -> None:
 
 
 def run_guards(rank: int, world: int) -> None:
-    """Other placements, another part, another mesh."""
+    """Guards on placements, on the local shard and on the mesh."""
     mesh, other = mesh_of(world), init_device_mesh("cpu", (world,), mesh_dim_names=("dp",))
 
     def fn(x: Any) -> Any:
@@ -140,14 +141,14 @@ def run_guards(rank: int, world: int) -> None:
         DTensor.from_local(whole(), mesh, [Partial("max")]),
     ]
     for count, x in enumerate(given, start=1):
-        torch.testing.assert_close(compiled(x), fn(x))
+        assert_same(compiled(x), fn(x))
         assert compiled.counters()["compiles"] == count
-    torch.testing.assert_close(compiled(given[0] + 1), fn(given[0] + 1))
+    assert_same(compiled(given[0] + 1), fn(given[0] + 1))
     assert compiled.counters()["compiles"] == len(given)
 
 
 def run_changed(rank: int, world: int) -> None:
-    """A tensor that is given other placements where it lies."""
+    """A tensor whose placements change in place."""
     mesh = mesh_of(world)
     x: Any = distribute_tensor(torch.ones(2, 2), mesh, [Replicate()])
     compiled = pycompiler.compile(lambda: x * 2, fullgraph=True)
@@ -164,11 +165,11 @@ def run_placements(rank: int, world: int) -> None:
         return {Shard(1): 1, Replicate(): 2}[Shard(1)] + x, same, Shard(1).dim
 
     compiled = pycompiler.compile(fn, fullgraph=True)
-    torch.testing.assert_close(compiled(whole()), fn(whole()))
+    assert_same(compiled(whole()), fn(whole()))
 
 
 def run_uneven(rank: int, world: int) -> None:
-    """Parts of other sizes on each process, none on some."""
+    """Shards of different sizes on each process, some of them empty."""
     mesh = mesh_of(world)
     same(lambda x: (x * 2).sin().full_tensor().cos(), lambda: distribute_tensor(whole(5), mesh, [Shard(0)]), grad=True)
     same(lambda x: (x * 2).full_tensor(), lambda: distribute_tensor(whole(2), mesh, [Shard(0)]))
@@ -186,11 +187,11 @@ class Pair(nn.Module):
 def assert_same_steps(module: nn.Module, other: nn.Module, call: Callable[..., Any], x: torch.Tensor) -> None:
     for _ in range(2):
         wanted, got = module(x), call(x)
-        torch.testing.assert_close(got, wanted)
+        assert_same(plain(got), plain(wanted))
         for result in (wanted, got):
             result.sin().sum().backward()
         grads = [[plain(p.grad) for p in m.parameters()] for m in (module, other)]
-        torch.testing.assert_close(grads[1], grads[0])
+        assert_same(grads[1], grads[0])
 
 
 def run_tensor_parallel(rank: int, world: int) -> None:
@@ -203,7 +204,7 @@ def run_tensor_parallel(rank: int, world: int) -> None:
 
 
 def run_given_in_flight(rank: int, world: int) -> None:
-    """Parts of one whose collective nobody has waited for."""
+    """Shards whose collective is still in flight."""
     mesh = mesh_of(world)
 
     def fn(y: DTensor) -> Any:
@@ -215,12 +216,12 @@ def run_given_in_flight(rank: int, world: int) -> None:
             x = DTensor.from_local(whole() + rank + i, mesh, [Shard(0)])
             given, other = (x.redistribute(mesh, [Replicate()], async_op=True) for _ in range(2))
             assert type(given._local_tensor) is not torch.Tensor
-            torch.testing.assert_close(plain(compiled(given)), plain(fn(other)))
+            assert_same(plain(compiled(given)), plain(fn(other)))
         assert compiled.counters()["compiles"] == 1
 
 
 def run_sharded(rank: int, world: int) -> None:
-    """FSDP around compiled blocks, as around others."""
+    """FSDP around compiled blocks, as around uncompiled blocks."""
 
     def build() -> nn.Sequential:
         torch.manual_seed(0)

@@ -1,16 +1,12 @@
-"""Static programs, trained: what they import is what eager imports, no sympy, no distributed tensors, no peer."""
+"""Fake modes: no import of torch.compile, and torch's own functions stay as they are."""
 
 from __future__ import annotations
 
-import dis
 import subprocess
 import sys
-import types
 
 import pytest
 import torch
-
-from pycompiler.ir import unloaded
 
 KINDS = {
     "batch norm": """
@@ -155,7 +151,7 @@ def step(x):
         optimizer.step()
     return out
 
-WATCHED = ("sympy", "torch.distributed.tensor", "torch._refs", "torch._dynamo", "torch._inductor")
+WATCHED = ("torch.distributed.tensor", "torch._refs", "torch._dynamo", "torch._inductor")
 step(x)
 before = {{m for m in WATCHED if m in sys.modules}}
 import pycompiler
@@ -170,13 +166,13 @@ assert all(p.grad is not None for p in module.parameters())
 print(sorted({{m for m in WATCHED if m in sys.modules}} - before))
 """
 
-# torch 2.11 imports these itself, for any operator that meets a tensor subclass; shapes of most are known without, but not of these.
+# torch 2.11 imports these for any operator on a tensor subclass. Most shapes are known without them, but not the shapes here.
 BY_SUBCLASSES = {"complex", "distributions"} if torch.__version__ < "2.12" else set[str]()
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_imports_what_eager_imports(name: str) -> None:
-    kind, imported = KINDS[name], ["sympy", "torch.distributed.tensor"] if name in BY_SUBCLASSES else []
+    kind, imported = KINDS[name], ["torch.distributed.tensor"] if name in BY_SUBCLASSES else []
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(kind=kind)], capture_output=True, text=True, timeout=240
     )
@@ -185,65 +181,39 @@ def test_imports_what_eager_imports(name: str) -> None:
     assert "eagerly" not in done.stderr, done.stderr
 
 
-def test_copies_read_the_globals_of_the_module_as_they_are() -> None:
-    module = types.ModuleType("theirs")
-    exec(
-        "size = 1\ndef read():\n    def inner():\n        import sympy\n        return sympy, size\n    return inner()",
-        vars(module),
-    )
-    copy = unloaded._copy(module.read)
-    module.size = 2
-    asked = []
-
-    def answer(name: str, *args: object) -> object:
-        asked.append(name)
-        return name
-
-    copy.__globals__["__builtins__"]["__import__"] = answer
-    assert copy() == ("sympy", 2) and asked == ["sympy"]
-    assert (copy.__name__, copy.__code__) == (module.read.__name__, module.read.__code__)
+def test_functions_of_torch_keep_their_code() -> None:
+    """Functions of torch belong to the whole process: other threads and libraries call them."""
+    done = subprocess.run([sys.executable, "-c", KEEPS_CODE], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    # a wrapper that notes the operators whose kernels are replaced (operators/registered_kernels.py)
+    assert done.stdout.splitlines()[-1] == "[('torch.library', 'Library', 'impl')]"
 
 
-def test_code_imports_from_our_modules() -> None:
-    def theirs(size: object) -> object:
-        from torch.fx.experimental.symbolic_shapes import guard_or_false, sym_or
+KEEPS_CODE = """
+import sys, torch, torch._refs, torch._meta_registrations
+from torch import nn
 
-        return [guard_or_false(x) for x in (size, sym_or(size, True))]
+def functions():
+    modules = {n: m for n, m in list(sys.modules.items()) if n.partition(".")[0] == "torch" and isinstance(m, type(sys))}
+    for name, module in modules.items():
+        for key, value in list(vars(module).items()):
+            if isinstance(value, type) and value.__module__ == name:
+                yield from (((name, key, k), v) for k, v in list(vars(value).items()) if isinstance(v, type(functions)))
+            elif isinstance(value, type(functions)):
+                yield (name, key), value
 
-    code = unloaded.redirected(theirs.__code__)
-    assert "pycompiler.ir.plain_numbers" in code.co_names and unloaded.redirected(code) is code
-    theirs.__code__ = code
-    assert theirs(False) == [False, True]
-
-
-def test_no_function_imports_such_a_module_whole() -> None:
-    """Of `import a.b`, a is the value."""
-    unloaded.without_sympy()
-    redirected = 0
-    for fn in unloaded.functions_of_torch():
-        codes = [fn.__code__]
-        while codes:
-            code = codes.pop()
-            codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-            if set(unloaded._INSTEAD.values()).isdisjoint(code.co_names):
-                continue
-            redirected += 1
-            known = list(dis.get_instructions(code))
-            for before, ins in zip(known, known[1:], strict=False):
-                if ins.opname == "IMPORT_NAME" and ins.argval in unloaded._INSTEAD.values():
-                    assert isinstance(before.argval, tuple), fn
-    assert redirected > 50
+before = {key: (fn, fn.__code__) for key, fn in functions()}
+assert len(before) > 5000
+import pycompiler
+model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, 2))
+pycompiler.compile(model, dynamic=True, fullgraph=True)(torch.randn(2, 3, 8, 8)).sum().backward()
+now = dict(functions())
+print([key for key, (fn, code) in before.items() if now.get(key) is not fn or fn.__code__ is not code])
+"""
 
 
-def test_none_of_the_functions_writes_a_global() -> None:
-    for module in map(sys.modules.get, unloaded._COPIED):
-        for fn in vars(module).values() if module is not None else ():
-            if isinstance(fn, types.FunctionType) and unloaded._imports(fn):
-                assert all(i.opname != "STORE_GLOBAL" for i in dis.get_instructions(fn)), fn
-
-
-def test_a_copy_is_inlined_as_the_function_that_it_copies() -> None:
-    """A program that calls one of torch's functions that import sympy had a NameError in it once anything was compiled."""
+def test_functions_that_import_sympy_are_inlined() -> None:
+    """After a compile a program may call torch functions that import sympy: their globals are complete (no NameError)."""
     program = """
 import torch, pycompiler
 import torch._prims_common as common

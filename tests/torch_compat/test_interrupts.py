@@ -1,4 +1,4 @@
-"""Signals that come during a compile wait for a safe point."""
+"""Signals that arrive during a compile: the handler waits for a safe point."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pycompiler.ir import interrupts
-from pycompiler.ir.interrupts import HandlerRaised, allowed, check, deferred
+from pycompiler.torch_compat import interrupts
+from pycompiler.torch_compat.interrupts import HandlerRaised, allowed, check, deferred
 
 
 @pytest.fixture
 def heard() -> Iterator[list[int]]:
-    """Signal numbers that the user's handler of SIGTERM got; SIGINT is ignored, as in a shell's background job."""
+    """Signal numbers that the user's SIGTERM handler received. SIGINT is ignored, as in a background job of a shell."""
     got: list[int] = []
     before = (
         signal.signal(signal.SIGTERM, lambda number, frame: got.append(number)),
@@ -44,7 +44,7 @@ def test_what_waits_runs_where_signals_are_allowed(heard: list[int]) -> None:
         signal.raise_signal(signal.SIGTERM)
         with allowed():
             assert heard == [signal.SIGTERM]
-            with deferred():  # a compile in the user's backend
+            with deferred():  # stands for a compile inside the user's backend
                 signal.raise_signal(signal.SIGTERM)
                 assert len(heard) == 1
             assert len(heard) == 2
@@ -72,7 +72,7 @@ def test_a_handler_may_raise_wherever_the_compile_changes_handlers(error: Any, m
         raise error
 
     def nth(function: Any) -> Any:
-        """`function`, with a signal as its n-th call (of both functions) returns."""
+        """`function`, which raises a signal when its n-th call returns; calls of both functions count."""
 
         def called(*args: Any) -> Any:
             nonlocal left
@@ -105,7 +105,7 @@ def test_a_handler_may_raise_wherever_the_compile_changes_handlers(error: Any, m
                 signal.raise_signal(signal.SIGTERM)
                 late = True
             assert late
-        assert left > 0  # no call was left out
+        assert left > 0  # every call was covered
         assert heard == n - 1 > 10
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 BACKENDS = ("eager", "aot_eager", "native")
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
@@ -25,7 +26,7 @@ def eager_graphs(log: pytest.LogCaptureFixture) -> list[str]:
 
 
 def jagged(*lengths: int, width: int = 4, grad: bool = False, cached: bool = True) -> Any:
-    """Rows of these lengths; `cached`: torch knows the least and the greatest."""
+    """A jagged tensor with rows of these lengths. `cached`: torch knows the least and the greatest length."""
     rows = [torch.randn(n, width) for n in lengths]
     made: Any = torch.nested.nested_tensor(rows, layout=torch.jagged)
     if not cached:
@@ -34,7 +35,7 @@ def jagged(*lengths: int, width: int = 4, grad: bool = False, cached: bool = Tru
 
 
 def around(x: Any, values: torch.Tensor) -> Any:
-    """Other values with the very offsets of `x`."""
+    """A jagged tensor with other values and the same offsets object as `x`."""
     return torch.nested.nested_tensor_from_jagged(values, x.offsets()).detach()
 
 
@@ -42,22 +43,29 @@ def flat(value: Any) -> list[Any]:
     return [t for v in value for t in flat(v)] if isinstance(value, (tuple, list)) else [value]
 
 
-def assert_same(got: Any, wanted: Any, offsets: Sequence[torch.Tensor] = ()) -> None:
-    """`offsets`: those of the inputs; where eager's result has one of them, ours has that very object."""
-    for g, w in zip(flat(got), flat(wanted), strict=True):
-        assert type(g) is type(w)
-        if not isinstance(w, torch.Tensor):
-            assert g == w
-            continue
-        assert (g.requires_grad, g.dtype, g.layout) == (w.requires_grad, w.dtype, w.layout)
-        if not w.is_nested:
-            torch.testing.assert_close(g, w)
-            continue
-        assert g._ragged_idx == w._ragged_idx  # type: ignore[attr-defined]
-        assert g._metadata_cache.keys() == w._metadata_cache.keys()  # type: ignore[attr-defined]
-        assert all(g.offsets() is o for o in offsets if w.offsets() is o)  # type: ignore[attr-defined]
-        torch.testing.assert_close(g.offsets(), w.offsets())  # type: ignore[attr-defined]
-        torch.testing.assert_close(g._values, w._values)
+def parts(value: Any, offsets: Sequence[torch.Tensor]) -> Any:
+    """`value` with jagged tensors in parts, and whether each of `offsets` is the tensor's own."""
+    if isinstance(value, (tuple, list)):
+        return [type(value), *(parts(v, offsets) for v in value)]
+    if not isinstance(value, torch.Tensor) or not value.is_nested:
+        return value
+    t: Any = value
+    shared = [o is t.offsets() for o in offsets]
+    return (
+        type(t),
+        t.requires_grad,
+        t.layout,
+        t._ragged_idx,
+        {*t._metadata_cache},
+        shared,
+        t.offsets(),
+        t._values.detach(),
+    )
+
+
+def assert_same_jagged(got: Any, wanted: Any, offsets: Sequence[torch.Tensor] = ()) -> None:
+    """`offsets`: offsets of the inputs. A result shares such an offsets object if and only if it does so in eager."""
+    assert_same(parts(got, offsets), parts(wanted, offsets), sharing=False)
 
 
 def loss(result: Any) -> Any:
@@ -66,10 +74,10 @@ def loss(result: Any) -> Any:
 
 
 def compare(compiled: Callable[..., Any], fn: Callable[..., Any], x: Any, *, backward: bool = True) -> None:
-    """A call beside eager's; with the gradient of `x`, where it wants one."""
+    """Compare a call with eager, and the gradient of `x` when `x` requires one."""
     y = x.detach().requires_grad_(x.requires_grad)
     wanted, got = fn(x), compiled(y)
-    assert_same(got, wanted, [x.offsets()])
+    assert_same_jagged(got, wanted, [x.offsets()])
     if x.requires_grad and backward:
         loss(wanted).backward()
         loss(got).backward()
@@ -121,7 +129,7 @@ ONE_GRAPH: dict[str, Callable[[Any], Any]] = {
     "what torch knows of lengths": lambda x: x * x._get_max_seqlen() + x._maybe_min_seqlen,
     "chain": lambda x: LINEAR(NORM(x)).relu().softmax(-1).values(),
 }
-WITHOUT_GRADIENTS: dict[str, Callable[[Any], Any]] = {  # eager's backward of these raises, or looks at data
+WITHOUT_GRADIENTS: dict[str, Callable[[Any], Any]] = {  # eager's backward raises, or reads data
     "matmul": lambda x: torch.matmul(x, LINEAR.weight.detach().t()),
     "sum of columns": lambda x: x.sum(-1),
     "sum of rows": lambda x: x.sum(1),
@@ -154,7 +162,7 @@ def test_one_graph_without_gradients(name: str, backend: str, warnings_of_graphs
 
 @pytest.mark.usefixtures("graphs_may_run_eagerly")
 def test_gradients_that_eager_refuses_are_refused() -> None:
-    """The graph runs as it was captured: its forward is right, and the error is eager's."""
+    """The graph runs as captured: the forward is right, and the backward raises eager's error."""
 
     def fn(x: Any) -> Any:
         return x.sum(1)
@@ -205,7 +213,7 @@ def test_errors_of_data_are_eagers(
         compiled = pycompiler.compile(fn, backend=backend)
         for rows in (([0, 1], [2, 3, 4]), ([0], [2, 3, 4, 1]), ([0, 1], [2, 9, 4]), ([1, 2], [3, 3])):
             ids: Any = torch.nested.nested_tensor([torch.tensor(r) for r in rows], layout=torch.jagged)
-            assert_same(outcome(compiled, ids), outcome(fn, ids), [ids.offsets()])
+            assert_same_jagged(outcome(compiled, ids), outcome(fn, ids), [ids.offsets()])
     if fn is not unused:
         assert eager_graphs(warnings_of_graphs) == []
 
@@ -244,9 +252,9 @@ def test_any_number_of_rows_from_the_first_call_on(backend: str) -> None:
     for lengths in ((2, 3, 4), (3, 4, 5, 6), (5, 7)):
         x = jagged(*lengths)
         y = around(x, torch.randn_like(x.values()))
-        assert_same(compiled(x, y), fn(x, y), [x.offsets()])
+        assert_same_jagged(compiled(x, y), fn(x, y), [x.offsets()])
     assert compiled.counters()["compiles"] == 1
-    one = jagged(1, 1, grad=True)  # torch marks its own tensors, of a size that is a number
+    one = jagged(1, 1, grad=True)  # torch marks its own tensors, whose size is a constant
     compare(pycompiler.compile(lambda x: x.sin(), backend=backend, fullgraph=True), lambda x: x.sin(), one)
 
 
@@ -262,7 +270,7 @@ def test_kinds_of_jagged_tensors_have_entries_of_their_own(backend: str) -> None
     with pycompiler.config.patch(recompile_limit=32):
         compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
         for y in (*kinds, *kinds):
-            assert_same(compiled(y), fn(y), [y.offsets()])
+            assert_same_jagged(compiled(y), fn(y), [y.offsets()])
             assert compiled(y)._lengths is y._lengths
             assert compiled(y)._strides == y._strides
 
@@ -281,15 +289,15 @@ def test_which_offsets_are_one_object_is_guarded(backend: str) -> None:
     x, z = jagged(2, 3), jagged(2, 3)
     y = around(x, torch.randn(5, 4))
     compiled = pycompiler.compile(add, backend=backend)
-    assert_same(compiled(x, y), add(x, y), [x.offsets()])
+    assert_same_jagged(compiled(x, y), add(x, y), [x.offsets()])
     for a, b in ((x, z), (z, x)):
         with pytest.raises(RuntimeError, match="cannot call binary pointwise function"):
             compiled(a, b)
-    assert_same(compiled(z, z), add(z, z), [z.offsets()])
+    assert_same_jagged(compiled(z, z), add(z, z), [z.offsets()])
     for fn in (alike, apart):
         compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
         for a, b in ((x, z), (x, y), (z, x), (z, z), (x, y), (z, y)):
-            assert_same(compiled(a, b), fn(a, b), [a.offsets(), b.offsets()])
+            assert_same_jagged(compiled(a, b), fn(a, b), [a.offsets(), b.offsets()])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -301,7 +309,7 @@ def test_offsets_beside_the_tensor_that_has_them(backend: str) -> None:
     x, z = jagged(2, 3), jagged(2, 3)
     for a, offsets in ((x, x.offsets()), (x, z.offsets()), (z, x.offsets()), (z, z.offsets())):
         first, second, third = compiled(a, offsets)
-        assert_same((first, second, third), fn(a, offsets), [a.offsets(), offsets])
+        assert_same_jagged((first, second, third), fn(a, offsets), [a.offsets(), offsets])
         assert (first.shape == second.shape) == (a.offsets() is offsets)
 
 
@@ -375,8 +383,8 @@ def test_writes(backend: str) -> None:
             x = jagged(2, 3)
             y = torch.nested.nested_tensor_from_jagged(x.values().clone(), x.offsets().clone()).detach()
             y._metadata_cache.update(x._metadata_cache)
-            assert_same(compiled(y), fn(x))
-            assert_same(y, x)
+            assert_same_jagged(compiled(y), fn(x))
+            assert_same_jagged(y, x)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -396,7 +404,7 @@ def test_modes_of_gradients(backend: str) -> None:
     assert compiled(made).is_inference() == fn(made).is_inference()
 
 
-# made inside ----------------------------------------------------------------------------------------------------------------
+# created inside -------------------------------------------------------------------------------------------------------------
 def rows(n: int) -> list[torch.Tensor]:
     return [torch.randn(2, 4, requires_grad=True), torch.randn(n, 4, requires_grad=True)]
 
@@ -443,11 +451,11 @@ def test_made_inside(name: str, backend: str, warnings_of_graphs: pytest.LogCapt
         given = make(n)
         ours = [t.detach().clone().requires_grad_(t.requires_grad) for t in given]
         wanted, got = fn(*given), compiled(*ours)
-        assert_same(got, wanted)
+        assert_same_jagged(got, wanted)
         if wanted.is_nested:
             assert (got._lengths is None) == (wanted._lengths is None)
             assert all((wanted.offsets() is t) == (got.offsets() is u) for t, u in zip(given, ours, strict=True))
-            assert_same(got + got.sin(), wanted + wanted.sin())
+            assert_same_jagged(got + got.sin(), wanted + wanted.sin())
         if wanted.requires_grad:
             loss(wanted).backward()
             loss(got).backward()
@@ -460,7 +468,7 @@ def test_made_inside(name: str, backend: str, warnings_of_graphs: pytest.LogCapt
 
 
 def test_what_a_nested_int_is_in_python() -> None:
-    """Nothing of the objects that stand for it while a frame is captured is seen."""
+    """The program never sees the objects that stand for a nested int during capture."""
     asked: list[Callable[[Any], Any]] = [
         lambda x: f"{x.shape}", lambda x: str(x.size(1)), lambda x: "%s" % (x.size(1),), lambda x: hash(x.size(1)) is None,
         lambda x: x.shape in ((2, 3, 4),), lambda x: x.size(1) in {3, 4}, lambda x: int(x.size(1)), lambda x: x.size(1) + 1,
@@ -482,8 +490,7 @@ def test_what_a_nested_int_is_in_python() -> None:
         for x in (jagged(2, 3), jagged(5, 5)):
             for _ in range(2):
                 got, wanted = outcome(compiled, x), outcome(fn, x)
-                assert type(got) is type(wanted)
-                assert got == wanted
+                assert_same_jagged(got, wanted)
 
 
 # rows -----------------------------------------------------------------------------------------------------------------------
@@ -509,7 +516,7 @@ ROWS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("captured", [True, False])
 def test_rows(name: str, backend: str, captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lengths are data: a break, and the knob that wants numbers in tensors captured has them."""
+    """Row lengths are data: a graph break by default. `capture_scalar_outputs` keeps the rows in the graph."""
     monkeypatch.setattr(pycompiler.config, "capture_scalar_outputs", captured)
     fn = ROWS[name]
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=captured)
@@ -531,7 +538,7 @@ def test_rows_of_what_has_gaps(backend: str, monkeypatch: pytest.MonkeyPatch) ->
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
     for n in (3, 4, 2):
         x = nested.narrow(torch.randn(3, 8, 2), 1, torch.tensor([0, 1, 2]), torch.tensor([2, 3, n]), layout=JAGGED)
-        assert_same(compiled(x), fn(x))
+        assert_same_jagged(compiled(x), fn(x))
 
 
 @pytest.mark.usefixtures("graphs_may_run_eagerly")
@@ -547,7 +554,7 @@ def test_writes_to_rows(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for lengths in ((2, 3), (4, 3)):
         x = jagged(*lengths)
         y = x.detach().clone()
-        assert_same(compiled(y), fn(x))
+        assert_same_jagged(compiled(y), fn(x))
         assert torch.equal(x.values(), y.values())
 
 
@@ -569,7 +576,7 @@ def test_narrow_by_numbers(part: tuple[int, int], backend: str) -> None:
         x = torch.randn(shape, requires_grad=True)
         y = x.detach().clone().requires_grad_()
         wanted, got = fn(x), compiled(y)
-        assert_same(got, wanted)
+        assert_same_jagged(got, wanted)
         assert (got[0]._lengths is None) == (wanted[0]._lengths is None)
         assert got[0]._get_max_seqlen() == wanted[0]._get_max_seqlen() == part[1]
         for g, w in zip(got[0].unbind(), wanted[0].unbind(), strict=True):
@@ -593,10 +600,10 @@ def test_what_torch_knows_of_lengths_of_an_intermediate(backend: str) -> None:
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
     for lengths in ((2, 3), (4, 7), (2, 9)):
         compare(compiled, fn, jagged(*lengths, grad=True), backward=False)
-    assert compiled.counters()["compiles"] in (1, 2)  # torch's own marks of sizes, which older ones have
+    assert compiled.counters()["compiles"] in (1, 2)  # older torch versions mark sizes themselves
 
 
-# breaks ---------------------------------------------------------------------------------------------------------------------
+# graph breaks ---------------------------------------------------------------------------------------------------------------
 BREAKS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], str]] = {
     "unbind": (lambda x: [t * 2 for t in (x * 2).unbind()], lambda: [jagged(2, 3)], "data-dependent-value"),
     "narrow": (

@@ -1,4 +1,4 @@
-"""Modes and global state: what is active while compiled code is called does to it what it does to eager code."""
+"""Modes and global state: a mode that is active during a call has the same effect on compiled code as on eager code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 Fn = Callable[..., Any]
 Compile = Callable[[Fn], Fn]
@@ -33,7 +33,7 @@ HEADS = torch.randn(1, 2, 4, 8)
 
 
 class Operators(TorchDispatchMode):
-    """Lists the operators that it sees."""
+    """A dispatch mode that lists its operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ def changed(set_: Callable[[Any], Any], before: Any, now: Any) -> Iterator[None]
         set_(before)
 
 
-# Each row: what is seen, given `compile`, which gives its argument compiled (or as it is).  Most call the compiled
-# function once before the mode is entered, so that there is an entry that must not be taken.
+# Each row returns its observations, given `compile`, which compiles its argument or returns the argument unchanged.
+# Most rows call the compiled function once before they enter the mode: the entry must not be used inside the mode.
 def flops(compile: Compile) -> Any:
     f = compile(layers)
     f(X).sum().backward()
@@ -216,7 +216,7 @@ def attention(compile: Compile) -> Any:
     found = [f(HEADS)]
     with sdpa_kernel(SDPBackend.MATH):
         found.append(f(HEADS))
-    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION), pytest.raises(RuntimeError):  # not on the CPU
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION), pytest.raises(RuntimeError):  # not available on the CPU
         f(HEADS)
     return found
 
@@ -285,18 +285,12 @@ def level(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def same(row: Callable[[Compile], Any], backend: str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of anomaly detection, and of tracing
+        warnings.simplefilter("ignore")  # warnings of anomaly detection and of tracing
         W.grad = None
         expected = row(lambda f: f)
         W.grad = None
         got = row(lambda f: pycompiler.compile(f, backend=backend))
-    (seen, kind), (want, kind_wanted) = tree_flatten(got), tree_flatten(expected)
-    assert kind == kind_wanted
-    for have, wanted in zip(seen, want, strict=True):
-        if isinstance(wanted, torch.Tensor):
-            torch.testing.assert_close(have, wanted, equal_nan=True)
-        else:
-            assert have == wanted
+    assert_same(got, expected)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])

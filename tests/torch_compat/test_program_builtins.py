@@ -1,4 +1,5 @@
-"""A program may put anything into `builtins`, at any time: torch's Python and this compiler's must not compute with it."""
+"""Replaced `builtins`: a program may replace any builtin at any time, and neither torch's Python nor this compiler may
+use the replacement."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 import pycompiler
-from pycompiler.ir import own_builtins
 from pycompiler.pipeline import compiler
+from pycompiler.torch_compat import program_builtins
+from tests.harness.compare import assert_same
 
 
 def program(x: torch.Tensor, y: torch.Tensor, items: list[int]) -> tuple[torch.Tensor, int]:
@@ -35,7 +37,7 @@ NAMES = ("abs", "len", "max", "sum", "isinstance", "getattr", "zip", "sorted", "
 
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
-    """`pytest` itself calls builtins before a fixture could end."""
+    """Restore the builtins at once: `pytest` itself calls builtins before a fixture could end."""
     before, update, now = dict(vars(builtins)), dict.update, vars(builtins)
     try:
         yield
@@ -53,19 +55,14 @@ def counting(name: str, calls: list[str]) -> Callable[..., Any]:
     return replaced
 
 
-def agree(found: Any, wanted: Any) -> None:
-    torch.testing.assert_close(found[0], wanted[0])
-    assert found[1:] == wanted[1:]
-
-
 @pytest.mark.parametrize("backend", ("eager", "native"))
 @pytest.mark.parametrize("name", NAMES)
 def test_who_counts_the_calls_of_a_builtin_counts_the_programs(name: str, backend: str) -> None:
-    """Replaced before the first call, and between two."""
+    """The builtin is replaced before the first call, or between two calls."""
     compiled, early = pycompiler.compile(program, backend=backend), pycompiler.compile(program, backend=backend)
     x, y, items = arguments()
     wanted = program(x, y, items)
-    agree(early(x, y, items), wanted)
+    assert_same(early(x, y, items), wanted)
     calls: list[str] = []
     found, counts = [], []
     with put_back():
@@ -75,10 +72,10 @@ def test_who_counts_the_calls_of_a_builtin_counts_the_programs(name: str, backen
             found.append(fn(x, y, items))
             counts.append(calls.copy())
     for result, count in zip(found, counts, strict=True):
-        agree(result, wanted)
+        assert_same(result, wanted)
         assert count == counts[0]
-    agree(compiled(x, y, items), wanted)
-    agree(compiled(x, y, items), wanted)
+    assert_same(compiled(x, y, items), wanted)
+    assert_same(compiled(x, y, items), wanted)
     assert compiled.counters()["hits"] == 1
 
 
@@ -86,7 +83,7 @@ def test_who_counts_the_calls_of_a_builtin_counts_the_programs(name: str, backen
 def test_nothing_is_kept_of_a_compile_during_which_a_builtin_was_replaced(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel made with another `abs` of strides reads other memory."""
+    """A kernel compiled with a wrong `abs` of strides would read other memory."""
     real, compile_graph = getattr(builtins, name), compiler.compile_graph
 
     def wrong(*args: Any, **kwargs: Any) -> Any:
@@ -100,11 +97,11 @@ def test_nothing_is_kept_of_a_compile_during_which_a_builtin_was_replaced(
 
     monkeypatch.setattr(compiler, "compile_graph", while_replaced)
     compiled = pycompiler.compile(program)
-    with put_back(), contextlib.suppress(Exception):  # the program itself goes on with it
+    with put_back(), contextlib.suppress(Exception):  # the program itself keeps the replacement
         compiled(*arguments())
     monkeypatch.undo()
-    agree(compiled(*arguments()), program(*arguments()))
-    agree(compiled(*arguments()), program(*arguments()))
+    assert_same(compiled(*arguments()), program(*arguments()))
+    assert_same(compiled(*arguments()), program(*arguments()))
     assert compiled.counters()["hits"] == 1
 
 
@@ -121,7 +118,7 @@ def test_a_backward_that_would_be_compiled_meanwhile(caplog: pytest.LogCaptureFi
         (found,) = torch.autograd.grad(out, x)
     torch.testing.assert_close(found, wanted)
     assert calls == []
-    assert "is not compiled and runs operator by operator: builtins.abs is replaced" in caplog.text
+    assert "is not compiled and runs operator by operator: the program has replaced builtins.abs" in caplog.text
 
 
 def test_one_graph_or_an_error() -> None:
@@ -132,8 +129,8 @@ def test_one_graph_or_an_error() -> None:
             compiled(*arguments())
         except pycompiler.exc.Unsupported as e:
             raised.append(e)
-    assert "builtins.len is replaced" in str(raised[0])
-    agree(compiled(*arguments()), program(*arguments()))
+    assert "the program has replaced builtins.len" in str(raised[0])
+    assert_same(compiled(*arguments()), program(*arguments()))
 
 
 def test_what_shells_and_import_hooks_replace_is_no_reason() -> None:
@@ -143,12 +140,12 @@ def test_what_shells_and_import_hooks_replace_is_no_reason() -> None:
         for name in ("print", "open", "__import__", "input"):
             setattr(builtins, name, counting(name, calls))
         found = compiled(*arguments())
-    agree(found, program(*arguments()))
+    assert_same(found, program(*arguments()))
     assert compiled.counters()["compiles"] == 1
 
 
 def test_the_packages_functions_have_builtins_of_their_own() -> None:
-    assert compiler.FrameCompiler.__call__.__builtins__ is own_builtins.OWN  # type: ignore[attr-defined]
+    assert compiler.FrameCompiler.__call__.__builtins__ is program_builtins.OWN  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("backend", ("eager", "native"))
@@ -175,4 +172,4 @@ def test_a_function_that_replaces_one_itself(backend: str) -> None:
             ours, theirs = list[int](), list[int]()
             assert torch.equal(compiled(torch.ones(1) * i, ours), fn(torch.ones(1) * i, theirs))
             assert ours == theirs
-        assert vars(builtins)["sum"] is own_builtins.OWN["sum"]
+        assert vars(builtins)["sum"] is program_builtins.OWN["sum"]

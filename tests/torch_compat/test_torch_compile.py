@@ -1,4 +1,4 @@
-"""torch.compile and torch.compiler beside us: its wrappers, marks and named guard filters; and ours below it."""
+"""Interplay with torch.compile and torch.compiler: their wrappers, marks and guard filters, and compiled callables below them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ compiler: Any = torch.compiler
 
 
 class Graphs:
-    """A backend that notes the operators of each graph."""
+    """A backend that records the operators of each graph."""
 
     def __init__(self) -> None:
         self.seen: list[list[str]] = []
@@ -64,7 +64,7 @@ def breaking(x: Any) -> Any:
     return y.cos()
 
 
-# torch.compile over ours ---------------------------------------------------------------------------------------
+# torch.compile around pycompiler ------------------------------------------------------------------------------
 OURS: dict[str, Callable[[], Any]] = {
     "function": lambda: part,
     "breaking function": lambda: breaking,
@@ -87,7 +87,7 @@ def test_torch_compile_of_a_compiled_callable(kind: str, backend: str, graphs: G
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("kind", OURS)
 def test_compiled_callable_called_below_torch_compile(kind: str, backend: str, graphs: Graphs) -> None:
-    """torch.compile sees every frame that its thread runs: without marks it would compile our compiler, for minutes."""
+    """torch.compile captures every frame of its thread: without marks it would compile this compiler, for minutes."""
     target = OURS[kind]()
     inner = pycompiler.compile(target, backend=backend)
 
@@ -100,7 +100,7 @@ def test_compiled_callable_called_below_torch_compile(kind: str, backend: str, g
     assert len(graphs.seen) <= 4
 
 
-# ours over torch.compile ---------------------------------------------------------------------------------------
+# pycompiler around torch.compile ------------------------------------------------------------------------------
 @pytest.mark.parametrize("fullgraph", [False, True])
 @pytest.mark.parametrize("kind", ["function", "module", "method"])
 def test_what_torch_compile_made_is_captured_as_its_original(kind: str, fullgraph: bool, graphs: Graphs) -> None:
@@ -234,7 +234,7 @@ def test_reasons_of_breaks_are_shown() -> None:
 
 # guard filters -------------------------------------------------------------------------------------------------
 def kept(filter_: Any, backend: str = "eager") -> tuple[Any, list[Any]]:
-    """A net under a filter, and the guards that are left."""
+    """A compiled net with a guard filter, and the guards that remain."""
     made = pycompiler.compile(Net(), backend=backend, options={"guard_filter_fn": filter_})
     torch.testing.assert_close(made(X), made._orig_mod(X))
     return made, list(compiled_of(made).entries[0].guards)
@@ -313,8 +313,8 @@ def test_a_filter_with_a_wrong_answer_is_named(answer: Any) -> None:
 
 
 def test_evaluation_functions_in_front_of_each_other() -> None:
-    """torch.compile puts its evaluation function in front of ours, and we ours in front of it, inside of a break: frames
-    were handed in a circle for ever where its compile failed."""
+    """Inside a graph break torch.compile and this package each install a frame evaluation function
+    in front of the other. A failed compile must not hand frames around in an endless circle."""
     seen: list[int] = []
 
     def wants(x: torch.Tensor) -> torch.Tensor:
@@ -345,7 +345,7 @@ class TwoResults(nn.Module):
     "loss", [lambda h, y: h.sin().sum() + y.sum(), lambda h, y: h.square().sum()], ids=["both", "one"]
 )
 def test_gradients_under_torchs_compiled_autograd(loss: Callable[..., Any], backend: str) -> None:
-    """Our backward is called as it is; our own traces use the engine as it is."""
+    """The package's backward is called unchanged, and the package's own traces use the engine unchanged."""
     enabled = importlib.import_module("torch._dynamo.compiled_autograd")._enable
     torch._dynamo.reset()
     model = TwoResults()

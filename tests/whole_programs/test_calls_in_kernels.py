@@ -1,4 +1,4 @@
-"""A compiled function that an operator's kernel calls: autograd is left out there, and what is compiled computes the same."""
+"""A compiled function called by an operator's kernel: autograd is off there, and the compiled result is the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ W = torch.linspace(0, 1, 4, requires_grad=True)
 
 @pytest.fixture
 def operator() -> Iterator[Callable[[Fn], Fn]]:
-    """Makes an operator whose kernel, and whose backward, call a function."""
+    """Creates an operator whose kernel and backward call a function."""
     made = []
 
     def make(fn: Fn) -> Fn:
@@ -129,7 +129,7 @@ def test_a_backend_of_the_program_has_its_graph_run_as_it_is(operator: Callable[
     x = X.clone().requires_grad_()
     torch.testing.assert_close(op(x), plain(x))
     torch.testing.assert_close(op(X), plain(X))
-    assert len(graphs) == 2  # of what requires grad, and of what does not
+    assert len(graphs) == 2  # with and without gradients
 
 
 def test_the_handler_of_a_dispatch_mode() -> None:

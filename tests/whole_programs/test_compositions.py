@@ -1,4 +1,5 @@
-"""What hostile compositions found: modules, hooks, autograd and Python's own machinery in one program, beside eager."""
+"""Regressions found by hostile compositions: modules, hooks, autograd and Python's machinery in one program, beside
+eager."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ import torch
 from torch import nn
 
 import pycompiler
+from tests.harness.compare import assert_same, observe
 
 Compile = Callable[[Any], Any]
 
 
 def sides(program: Callable[[Compile, list[Any]], None]) -> list[str]:
-    """`program` writes into its list what it sees, with what it calls compiled and not: the same text."""
+    """`program` appends its observations to a list; the strings must be the same compiled and eager."""
     seen: list[list[str]] = []
     for compile in (lambda f: f, pycompiler.compile):
         torch.manual_seed(0)
@@ -38,7 +40,7 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.parametrize("everywhere", [False, True])
 @pytest.mark.parametrize("fails", ["raise", "shape", "index"])
 def test_hooks_that_are_always_called_run_after_errors(fails: str, everywhere: bool) -> None:
-    """torch's call of a module leaves them out where it is told that it is compiled."""
+    """torch's call of a module skips these hooks when it believes that it is being compiled."""
 
     class Fails(nn.Module):
         def forward(self, x: torch.Tensor, k: torch.Tensor, bad: bool) -> torch.Tensor:
@@ -66,7 +68,7 @@ def test_hooks_that_are_always_called_run_after_errors(fails: str, everywhere: b
 
 
 class _Unread(torch.autograd.Function):
-    """Saves what its backward does not read."""
+    """Saves a tensor that its backward does not read."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,7 +82,7 @@ class _Unread(torch.autograd.Function):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_what_saves_numbers_alone_goes_backward_twice(dynamic: bool) -> None:
-    """As a Function of eager's that does not ask for what it saved: the sizes that a backward takes are no tensors."""
+    """As in eager, a Function that does not read its saved tensors: the saved sizes of a backward are no tensors."""
     compiled = pycompiler.compile(lambda x: _Unread.apply(x), dynamic=dynamic)
     for n in (3, 4):
         x = torch.ones(n, requires_grad=True)
@@ -93,7 +95,8 @@ def test_what_saves_numbers_alone_goes_backward_twice(dynamic: bool) -> None:
 
 @pytest.mark.parametrize("pool", ["avg_pool1d", "max_pool1d"])
 def test_rows_of_one_element_with_strides_of_channels_last(pool: str) -> None:
-    """By the strides of dimensions of one element alone, kernels that keep a memory format take their input for channels-last."""
+    """Quirk of torch: kernels that keep a memory format take an input for channels-last by the strides of size-1
+    dimensions alone."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         at = torch.tensor([2, 0, 1])
@@ -128,7 +131,7 @@ def _of_a_size_that_is_one(x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tens
 
 @pytest.mark.parametrize("program", [_beside_what_reads_it, _every_second, _windows, _of_a_size_that_is_one])
 def test_layouts_of_symbolic_sizes(program: Any) -> None:
-    """What a forward saves lies as its backward reckons, gaps included; a symbolic size that is 1 is broadcast."""
+    """A saved tensor has the layout that its backward assumes, gaps included; a symbolic size that is 1 is broadcast."""
     compiled = pycompiler.compile(program, dynamic=True)
     for b, s in ((10, 8), (7, 12), (11, 5)):
         values = [torch.linspace(-1, 1, b * s * 4, dtype=torch.float64).view(b, s, 4), torch.linspace(0, 1, s).double()]
@@ -142,7 +145,7 @@ def test_layouts_of_symbolic_sizes(program: Any) -> None:
 
 
 class _Asks:
-    """Whose truth breaks the graph."""
+    """An object whose truth test breaks the graph."""
 
     def __bool__(self) -> bool:
         pycompiler.graph_break()
@@ -155,7 +158,7 @@ def _keeps_a_list_over_a_loop(w: torch.Tensor, v: torch.Tensor) -> Any:
         n = 0
         while n < 2:
             n += 1
-            held = [(asks or asks), asks]  # nobody reads it, but what it holds must not end  # noqa: F841
+            held = [(asks or asks), asks]  # unread, but its elements must stay alive  # noqa: F841
             told.append(n)
         v = v * 2
     return v, told
@@ -311,7 +314,7 @@ def test_lengths_and_truths_that_a_metaclass_gives_are_checked() -> None:
 
     compiled = pycompiler.compile(program, backend="eager")
     for size in (True, False, 2, -1, "a"):
-        assert str(outcome(compiled, torch.ones(2), size)) == str(outcome(program, torch.ones(2), size))
+        assert_same(*(observe(f, (torch.ones(2), size)) for f in (compiled, program)))
 
     def sized(x: torch.Tensor, size: Any) -> Any:
         class Sized(metaclass=_Meta):
@@ -322,7 +325,7 @@ def test_lengths_and_truths_that_a_metaclass_gives_are_checked() -> None:
 
     compiled = pycompiler.compile(sized, backend="eager")
     for size in (3, 0, -1, "a"):
-        assert str(outcome(compiled, torch.ones(2), size)) == str(outcome(sized, torch.ones(2), size))
+        assert_same(*(observe(f, (torch.ones(2), size)) for f in (compiled, sized)))
 
 
 class _Pair(collections.namedtuple("_Pair", "a b")):  # noqa: SLOT002
@@ -351,7 +354,7 @@ def test_lengths_of_packed_sequences_are_known_in_inference_mode(backend: str) -
 
 
 class _Answers:
-    """torch asks an operand for `__torch_function__`, which a `__getattr__` hears."""
+    """torch looks up `__torch_function__` on an operand, which calls a `__getattr__`."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -377,7 +380,7 @@ def test_torch_asks_an_operand_that_is_no_tensor() -> None:
 
 @pytest.mark.parametrize("write", ["append", "count", "store", "insert"])
 def test_recurrent_layers_behind_containers_that_let_go_of_nothing(write: str) -> None:
-    """They ask weak references for their weights, which live: what was written let go of numbers alone."""
+    """The layers query weak references to their weights, which live: the container writes dropped numbers only."""
 
     class Model(nn.Module):
         def __init__(self) -> None:

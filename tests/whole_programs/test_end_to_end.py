@@ -17,9 +17,9 @@ from models import build
 
 import pycompiler
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
-# Plain gradient descent by hand: torch.optim imports the peer's compiler on its own account.
+# Plain gradient descent by hand: torch.optim itself imports torch.compile.
 PROGRAM = """
 import json, sys
 import torch
@@ -93,7 +93,7 @@ def test_gpt_trains_and_serves_without_the_peer_and_builds_once(tmp_path: Path) 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_ladder_of_backends(backend: str) -> None:
-    """Each layer alone trains the same model; the first that differs is the guilty one."""
+    """Each layer alone trains the same model; the first that differs has the fault."""
     case = build("gpt")
     model = pycompiler.compile(copy.deepcopy(case.model), backend=backend, fullgraph=True)
     loss, want = case.loss(model(*case.args, **case.kwargs)), case.run()

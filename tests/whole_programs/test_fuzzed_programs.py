@@ -1,4 +1,4 @@
-"""What the program fuzzer found (`tests/fuzz/python`), cut down."""
+"""Regressions found by the program fuzzer (`tests/fuzz/python`), reduced."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ import torch
 
 import pycompiler
 from pycompiler import config
+from tests.harness.compare import assert_same, assert_same_calls
 
 
 def both(fn: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) -> tuple[list[Any], list[Any]]:
-    """What two calls do, eager and compiled: results or errors, and arguments afterwards."""
+    """Results of two calls, eager and compiled: results or errors, and arguments afterwards."""
     sides = []
     for call in (fn, pycompiler.compile(fn, backend="eager")):
         seen: list[Any] = []
@@ -62,7 +63,7 @@ def test_a_generator_that_has_ended_stays_one_across_a_break() -> None:
         return it.send(1)
 
     eager, compiled = both(program, lambda: ([],))
-    assert eager == compiled
+    assert_same(compiled, eager)
     assert eager[0] == (StopIteration, "")
 
 
@@ -92,7 +93,7 @@ def test_a_cached_property_reached_through_super(cls: type) -> None:
         return held.twice() if hasattr(held, "twice") else held.total + held.total
 
     eager, compiled = both(program, lambda: (cls(),))
-    assert eager == compiled
+    assert_same(compiled, eager)
     assert eager[-1][0]["asked"] == 1
 
 
@@ -108,7 +109,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_builtin_that_does_not_take_its_arguments_raises(name: str) -> None:
     eager, compiled = both(WRONG[name], lambda: ())
-    assert eager == compiled
+    assert_same(compiled, eager)
     assert eager[0][0] is TypeError
 
 
@@ -149,7 +150,7 @@ def test_a_frame_that_asks_for_its_variables_goes_on_after_two_breaks() -> None:
         return inner(1)
 
     eager, compiled = both(program, lambda: ([],))
-    assert eager == compiled
+    assert_same(compiled, eager)
     assert eager[-1] == [[True, "closed"] * 2]
 
 
@@ -171,7 +172,7 @@ def test_a_resume_function_shows_no_names_of_its_own() -> None:
     for _ in range(2):
         eager, compiled = [], []
         assert made(eager)(eager) == pycompiler.compile(made(compiled), backend="eager")(compiled) == 4
-        assert eager == compiled
+        assert_same(compiled, eager)
         assert eager[-1] == ["count", "held", "log"]
 
 
@@ -229,20 +230,13 @@ def test_arithmetic_of_ids_breaks_the_graph() -> None:
             return ["refused"]
 
     eager, compiled = both(program, lambda: ([],))
-    assert eager == compiled
+    assert_same(compiled, eager)
     assert eager[0] == [0, True]
 
 
-def outcomes(*programs: Callable[[], Any]) -> tuple[list[Any], list[Any]]:
-    """What each program gives, eager and compiled: a result, or an error and its text."""
-    sides: list[list[Any]] = [[], []]
+def assert_same_outcomes(*programs: Callable[[], Any]) -> None:
     for program in programs:
-        for side, call in zip(sides, (program, pycompiler.compile(program, backend="eager")), strict=True):
-            try:
-                side.append(call())
-            except Exception as error:
-                side.append((type(error), str(error)))
-    return sides[0], sides[1]
+        assert_same_calls(pycompiler.compile(program, backend="eager"), program, tuple, calls=1)
 
 
 @pytest.mark.parametrize("value", [3, None, "name", ()], ids=str)
@@ -257,8 +251,7 @@ def test_an_attribute_of_a_new_function_takes_what_eager_takes(name: str, value:
         setattr(made, name, value)
         return made(), getattr(made, name)
 
-    eager, compiled = outcomes(program)
-    assert eager == compiled
+    assert_same_outcomes(program)
 
 
 def test_errors_call_classes_by_the_names_that_c_gave_them() -> None:
@@ -272,11 +265,10 @@ def test_errors_call_classes_by_the_names_that_c_gave_them() -> None:
     def sets_property() -> None:
         Inner().k = 2  # type: ignore[misc]
 
-    eager, compiled = outcomes(
+    assert_same_outcomes(
         lambda: x + size, lambda: queue.zz, lambda: size.zz, lambda: {**queue}, lambda: range(size),
         lambda: queue(), lambda: torch.float32(), lambda: vars(object()), lambda: vars(3), sets_property,
     )  # fmt: skip
-    assert eager == compiled
 
 
 def test_views_of_ordered_dicts_are_theirs() -> None:
@@ -289,8 +281,7 @@ def test_views_of_ordered_dicts_are_theirs() -> None:
         pycompiler.graph_break()
         return [*told, *(type(v).__name__ for v in views), *map(list, views)]
 
-    eager, compiled = outcomes(program)
-    assert eager == compiled
+    assert_same_outcomes(program)
 
 
 class OneSlot:
@@ -320,12 +311,11 @@ def test_errors_of_attributes_that_are_not_there(cls: type, name: str) -> None:
         delattr(made, name)
         delattr(made, name)
 
-    eager, compiled = outcomes(reads, deletes, writes)
-    assert eager == compiled
+    assert_same_outcomes(reads, deletes, writes)
 
 
 def test_methods_bound_before_read_and_write_their_receiver() -> None:
-    """Of operators, too (`list.__len__`), which CPython binds in a class of its own."""
+    """Methods that are operators (`list.__len__`), too, which CPython binds in a class of its own."""
 
     def outcome(compiles: Callable[..., Any]) -> list[Any]:
         items, table, members = [1, 2], {1: 2}, {1}
@@ -370,18 +360,17 @@ def test_a_cached_property_without_a_dict_to_keep_it() -> None:
         except TypeError as e:
             return [repr(e), repr(e.__context__), repr(e.__cause__), str(e.__suppress_context__)]
 
-    eager, compiled = outcomes(lambda: SlotsOnly().total, unraised)
-    assert eager == compiled
+    assert_same_outcomes(lambda: SlotsOnly().total, unraised)
     assert pycompiler.compile(handled, backend="eager")() == handled()
 
 
 class Held:
-    """What the caller of a compiled function has at hand."""
+    """An object that the caller of a compiled function holds."""
 
 
 @pytest.mark.parametrize("text", [lambda x: f"{x}", lambda x: repr(x), lambda x: "%s" % x, lambda x: f"{x.sum():.2f}"])
 def test_a_text_of_a_tensor_keeps_no_frames(text: Callable[[torch.Tensor], str]) -> None:
-    """The break that a value stands for keeps no traceback, which would hold the compiler's frames and those that called it."""
+    """A deferred graph break stores no traceback, which would hold the frames of the compiler and its callers."""
 
     class Named(contextlib.nullcontext[None]):
         def __init__(self, name: str) -> None:
@@ -454,7 +443,8 @@ class Noted(Ending):
 
 @pytest.mark.parametrize("program", [begun_list, keeps_results, asks_keys], ids=lambda f: f.__name__)
 def test_ends_come_without_the_collector(program: Callable[..., Any]) -> None:
-    """No error of a capture leads to the frames that called it; what a list that was begun before a break holds ends with it."""
+    """No error of a capture refers to the caller's frames; a list built before a break holds its elements no longer
+    than eager."""
 
     def outcome(call: Callable[..., Any]) -> list[str]:
         Ending.log = []
@@ -486,7 +476,7 @@ def test_a_slice_is_known_before_what_takes_its_place(place: slice) -> None:
         items[place] = Inserts(items)
 
     eager, compiled = both(program, lambda: ([1, 2, 3, 4],))
-    assert eager == compiled
+    assert_same(compiled, eager)
 
 
 class AskedSlot:
@@ -524,7 +514,7 @@ NO_STEP, BACKWARDS = slice(None, None, 0), slice(None, None, -1)
 
 
 def test_a_slice_across_a_break_takes_places_of_a_list() -> None:
-    """After the break it was a constant, which is a slice no less: storing said that no slice is one."""
+    """After a break the slice is a constant; a store must accept it like any slice."""
 
     def program(x: torch.Tensor, held: AsksItems, log: list[Any]) -> Any:
         made = AsksItems([3])
@@ -539,7 +529,7 @@ def test_a_slice_across_a_break_takes_places_of_a_list() -> None:
         return made.items, held.items, log
 
     eager, compiled = both(program, lambda: (torch.ones(3), AsksItems([1]), [4, 5]))
-    assert eager == compiled
+    assert_same(compiled, eager)
 
 
 @pytest.mark.parametrize("place", [NO_STEP, BACKWARDS], ids=str)
@@ -548,11 +538,11 @@ def test_slices_that_are_constants(write: str, place: slice) -> None:
     scope: dict[str, Any] = {"place": place}
     exec(f"def program(items):\n    made = None\n    {write}\n    return made, items", scope)
     eager, compiled = both(scope["program"], lambda: ([1, 2, 3],))
-    assert eager == compiled
+    assert_same(compiled, eager)
 
 
 class Logged:
-    """Its hash is known by its size, and it tells when it is asked whether it equals something."""
+    """Its hash is the hash of its size; it records each equality test."""
 
     asked: list[Any] = []
 
@@ -581,7 +571,7 @@ class Logged:
 def test_keys_of_a_dict_across_a_break_are_asked_what_eager_asks(
     program: Callable[..., Any], sizes: tuple[Any, Any]
 ) -> None:
-    """Guards on the dict asked the keys whether they equal those of the compile, once for each entry that was tried."""
+    """Guards on the dict must not compare its keys with the compile's keys (one `__eq__` per tried entry)."""
     compiled = pycompiler.compile(program, backend="eager")
     p = Logged(sizes[0])
 
@@ -595,7 +585,7 @@ def test_keys_of_a_dict_across_a_break_are_asked_what_eager_asks(
 
 
 def test_what_a_cached_function_keeps_ends_with_the_table() -> None:
-    """A guard held an argument that no weak reference can be made of: the table let go of it, and it did not end."""
+    """A guard must not hold an argument without weak reference support: it must end when the table drops it."""
     ended: list[str] = []
 
     class Slotted:
@@ -624,7 +614,7 @@ def test_what_a_cached_function_keeps_ends_with_the_table() -> None:
 
 
 class Restarting:
-    """An iterator that begins anew whenever it is asked for one, and tells."""
+    """An iterator that restarts at each `iter()`, and counts these calls."""
 
     def __init__(self) -> None:
         self.at, self.asked = 0, 0
@@ -672,7 +662,8 @@ class Restarting:
 )
 @pytest.mark.parametrize("steps", [0, 1])
 def test_an_object_is_asked_for_its_iterator_once(make: Callable[[Any], Any], steps: int) -> None:
-    """An iterator over it that is made again behind a graph break asked it once more (it began anew), and so did its capture."""
+    """Neither capture nor an iterator rebuilt after a graph break may call `iter()` on the object again (it would
+    restart)."""
 
     def program(o: Restarting, x: torch.Tensor) -> Any:
         rows = make(o)
@@ -688,7 +679,7 @@ def test_an_object_is_asked_for_its_iterator_once(make: Callable[[Any], Any], st
 
 
 class _Nowhere:
-    """What has no operators, and refuses those of others."""
+    """An object that refuses the operators of others and has none of its own."""
 
     def __divmod__(self, other: Any) -> Any:
         return NotImplemented
@@ -713,7 +704,7 @@ OF_C = {
     "make", [lambda: decimal.Decimal("1.5"), lambda: datetime.timedelta(3), object, lambda: array.array("i")]
 )
 def test_operators_of_classes_that_only_c_knows(kind: str, make: Callable[[], Any]) -> None:
-    """The graph breaks: capture told them for operands that have none."""
+    """The graph breaks: capture must not apply these operators to operands without them."""
 
     def program(d: Any) -> Any:
         try:
@@ -721,13 +712,13 @@ def test_operators_of_classes_that_only_c_knows(kind: str, make: Callable[[], An
         except (TypeError, ArithmeticError) as e:
             return type(e), str(e)
 
-    want, got = both(program, lambda: (make(),))
-    assert want == got
+    eager, compiled = both(program, lambda: (make(),))
+    assert_same(compiled, eager)
 
 
 def test_divmod_asks_the_other_side() -> None:
-    want, got = both(lambda: divmod(_Nowhere(), _Reflected()), tuple)
-    assert want == got
+    eager, compiled = both(lambda: divmod(_Nowhere(), _Reflected()), tuple)
+    assert_same(compiled, eager)
 
 
 @pytest.mark.parametrize("value", [{}.keys(), {}.items(), bytearray(), array.array("i"), {}, collections.deque()])
@@ -738,8 +729,8 @@ def test_what_has_no_hash_says_so_in_the_program(value: Any) -> None:
         except TypeError as e:
             return str(e)
 
-    want, got = both(program, lambda: (value,))
-    assert want == got
+    eager, compiled = both(program, lambda: (value,))
+    assert_same(compiled, eager)
 
 
 @pytest.mark.parametrize(
@@ -751,7 +742,7 @@ def test_what_has_no_hash_says_so_in_the_program(value: Any) -> None:
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_told_in_the_program(call: Callable[[], Any]) -> None:
-    """Some were told where the result left the graph, behind the program's handlers, or were not told."""
+    """The error must occur at the call, inside the program's handlers, not where the result leaves the graph."""
 
     def program() -> Any:
         try:
@@ -759,8 +750,8 @@ def test_wrong_arguments_are_told_in_the_program(call: Callable[[], Any]) -> Non
         except TypeError as e:
             return str(e)
 
-    want, got = both(program, tuple)
-    assert want == got
+    eager, compiled = both(program, tuple)
+    assert_same(compiled, eager)
 
 
 def test_tensors_of_no_size() -> None:
@@ -771,7 +762,7 @@ def test_tensors_of_no_size() -> None:
 
 
 def test_sums_of_floats_are_those_of_this_python() -> None:
-    """From 3.12 on they are compensated: also where the numbers are others in each call."""
+    """Quirk of CPython 3.12: sums of floats are compensated; also if the numbers differ in each call."""
 
     def program(x: Any, a: float, b: float) -> Any:
         return x * sum([a, b, a]), sum((a, b, -a, a, x)), sum([b, a], 0.5), sum([1, 2], b)
@@ -791,7 +782,8 @@ class Sized:
 
 
 def test_handlers_do_not_see_how_a_capture_begins_anew() -> None:
-    """A size that became a symbol was asked for inside of a call of C's: a `NeedsSymbols` reached the program."""
+    """A size that becomes a symbol inside a C call restarts the capture: `RestartWithSymbols` must not reach the
+    program."""
 
     def program(p: Any) -> Any:
         try:
@@ -805,7 +797,7 @@ def test_handlers_do_not_see_how_a_capture_begins_anew() -> None:
 
 
 def test_what_a_function_that_names_itself_closes_over_ends_with_the_frame() -> None:
-    """Of the first call: capture held what the variable was at the break, in a circle through the function."""
+    """After the first call, capture must not hold the variable's value at the break, in a cycle through the function."""
     told: list[int] = []
 
     class Ended:
@@ -831,7 +823,7 @@ def test_what_a_function_that_names_itself_closes_over_ends_with_the_frame() -> 
 
 
 def test_a_function_of_autograds_without_tensors() -> None:
-    """It is no node of the graph's; where bodies look again was asked of one."""
+    """Such a Function is no node of the graph; code that revisits graph bodies must not expect one."""
 
     class Named(torch.autograd.Function):
         @staticmethod
@@ -841,8 +833,8 @@ def test_a_function_of_autograds_without_tensors() -> None:
     def program(x: torch.Tensor) -> Any:
         return Named.apply(dict, len), Named.apply(list, 3), x + 1
 
-    want, got = both(program, lambda: (torch.ones(2),))
-    assert str(want) == str(got)
+    eager, compiled = both(program, lambda: (torch.ones(2),))
+    assert str(eager) == str(compiled)
 
 
 def test_a_transform_that_records_nothing_in_another_body() -> None:

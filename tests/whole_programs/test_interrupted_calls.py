@@ -1,4 +1,4 @@
-"""What a call leaves behind that does not come to its end: an error of any operator, of a backend, an interrupt."""
+"""State after a call that does not end normally: an error of any operator, of a backend, an interrupt."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ import torch.nn.functional as F
 
 import pycompiler
 from pycompiler import _native
-from pycompiler.ir.autocast import autocast_nesting
-from pycompiler.ir.guards import Guard, function_modes, global_state, modes_off
-from pycompiler.ir.source import const, local
+from pycompiler.ir.guards import Guard, function_modes, function_modes_off, global_state
+from pycompiler.ir.source import const_source, local
+from pycompiler.torch_compat.autocast_regions import autocast_nesting
+from tests.harness.compare import assert_same
 
 BACKENDS = ["eager", "aot_eager", "native"]
 HUGE = 2**45
@@ -53,7 +54,7 @@ def _as_before() -> Iterator[None]:
     assert left == before
 
 
-# what is raised before a continuation runs ----------------------------------------------------------------------
+# errors before a resume function runs ---------------------------------------------------------------------------
 def in_managers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     with LOCK, torch.no_grad():
         y = x @ w
@@ -121,7 +122,7 @@ MANAGED = [in_managers, in_autocast, in_a_mode, with_a_device, below_a_call, in_
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("form", MANAGED, ids=lambda f: f.__name__)
 def test_managers_are_left_where_a_backend_raises(form: Fn, error: type[BaseException], when: str) -> None:
-    """At whichever graph; the next call is right."""
+    """The error may occur at any graph; the next call is right."""
     x, w = torch.ones(2, 3), torch.full((3, 3), 0.1, requires_grad=True)
     before, expected, fails = state(), form(x, w), True
     for number in range(20):
@@ -154,7 +155,7 @@ def test_managers_are_left_where_a_backend_raises(form: Fn, error: type[BaseExce
 
 
 def test_handlers_of_the_program_see_what_is_raised_where_it_goes_on() -> None:
-    """With what was handled there as its context, and the variables as they were."""
+    """The handled exception is the context of the new one, and the variables have their current values."""
 
     def backend(gm: torch.fx.GraphModule, examples: list[Any]) -> Any:
         if any(n.target == "sin" for n in gm.graph.nodes):
@@ -182,7 +183,7 @@ def test_handlers_of_the_program_see_what_is_raised_where_it_goes_on() -> None:
 
 # interrupts -----------------------------------------------------------------------------------------------------
 def test_an_interrupt_while_modes_are_off_leaves_them_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever it is raised between torch's functions."""
+    """The interrupt may occur between any two of torch's functions."""
     pop, push = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
     calls = 0
 
@@ -202,7 +203,7 @@ def test_an_interrupt_while_modes_are_off_leaves_them_on(monkeypatch: pytest.Mon
             calls = 0
             monkeypatch.setattr(torch._C, "_pop_torch_function_stack", counted(pop, at))
             monkeypatch.setattr(torch._C, "_push_on_torch_function_stack", counted(push, at))
-            with contextlib.suppress(KeyboardInterrupt), modes_off():
+            with contextlib.suppress(KeyboardInterrupt), function_modes_off():
                 assert function_modes() == [first, second]
             monkeypatch.undo()
             assert [torch._C._get_function_stack_at(i) for i in range(2)] == [first, second]
@@ -215,7 +216,7 @@ class Asked(BaseException):
 
 
 def test_an_interrupt_in_the_frame_hook_is_not_lost() -> None:
-    """And its function is asked for again."""
+    """After the interrupt, the hook is called again for the function."""
     times = 0
 
     def ask(code: Any, function: Any) -> None:
@@ -364,17 +365,13 @@ def test_what_stands_before_an_error_of_memory_is_done_once(form: Fn, backend: s
     compiled = pycompiler.compile(form, backend=backend)
     for _ in range(2):
         expected, found = outcome(form, torch.ones(3)), outcome(compiled, torch.ones(3))
-        assert found[1:] == expected[1:]
-        if isinstance(expected[0], type):
-            assert found[0] is expected[0]
-        else:
-            torch.testing.assert_close(found[0], expected[0])
+        assert_same(found, expected)
     assert compiled.counters()["compiles"] == 1
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 def test_what_is_written_before_an_error_of_memory_is_seen_by_its_handler(backend: str) -> None:
-    """A handler behind a break saw the tensor as it was."""
+    """A handler after a break must see the written tensor."""
 
     def fn(seen: Seen, x: torch.Tensor) -> Any:
         try:
@@ -391,7 +388,7 @@ def test_what_is_written_before_an_error_of_memory_is_seen_by_its_handler(backen
 
 
 def test_the_oracle_of_torchs_state_is_interrupted_but_not_for_good() -> None:
-    """An error there is a signal's handler's, whatever its class."""
+    """An error in the state query comes from a signal handler, whatever its class."""
 
     class Alarm(Exception):
         pass
@@ -401,11 +398,11 @@ def test_the_oracle_of_torchs_state_is_interrupted_but_not_for_good() -> None:
 
     x = torch.ones(3)
     compiled = pycompiler.compile(lambda x: x + 1)
-    with Mode():  # the state is asked of Python
+    with Mode():  # the state is queried through Python
         expected = compiled(x)
         _native.hand_in(global_state=interrupted)
         try:
-            tree = _native.GuardTree([Guard("global_state", const(None), global_state())], ("x",))
+            tree = _native.GuardTree([Guard("global_state", const_source(None), global_state())], ("x",))
             with pytest.raises(Alarm):
                 assert tree.check({"x": x}, {}) == 0
                 [str(i) for i in range(1000)]
@@ -414,9 +411,9 @@ def test_the_oracle_of_torchs_state_is_interrupted_but_not_for_good() -> None:
         assert torch.equal(compiled(x), expected)
 
 
-# what is kept, and drawn, by compiles ------------------------------------------------------------------------------
+# lifetimes and random numbers of compiles --------------------------------------------------------------------------
 def test_a_backend_that_fails_keeps_nothing_alive_and_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no other thread may draw; tests before this one may have left some behind."""
+    """Only if no other thread may draw random numbers; earlier tests may have left threads."""
     monkeypatch.setattr(threading, "active_count", lambda: 1)
 
     def backend(gm: torch.fx.GraphModule, examples: list[Any]) -> Any:

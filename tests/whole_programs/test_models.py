@@ -1,4 +1,4 @@
-"""Real models end to end through the public API: one graph, values and gradients as eager, nothing compiled twice."""
+"""Real models end to end through the public API: one graph, eager's values and gradients, no second compile."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def in_double(value: object) -> object:
 def assert_as_good(have: torch.Tensor, want: torch.Tensor, exact: torch.Tensor, what: str) -> None:
     """`have` is as close to float64 as eager's `want` is, up to rounding.
 
-    Where eager's own error is large (a ReLU whose input rounds to the other side of zero), comparing with eager would
-    compare with its error.
+    If eager's own error is large (a ReLU whose input rounds to the other side of zero), a comparison with eager
+    would compare with its error.
     """
     errors = [(v.double() - exact).abs().max().item() for v in (have, want)]
     allowed = max(1e-5 + 1e-5 * exact.abs().max().item(), 2 * errors[1])
@@ -104,7 +104,7 @@ def test_training_without_codegen(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Llama", "GPT2"])
 def test_sizes_are_symbols_with_checkpoints(name: str) -> None:
-    """Of a model with `gradient_checkpointing_enable()`, all lengths are two compiles."""
+    """With `gradient_checkpointing_enable()`, two compiles serve all lengths."""
     transformers = pytest.importorskip("transformers")
     few = (
         {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}

@@ -1,4 +1,4 @@
-"""What a whole process does: it imports nothing of the peer's compiler, and builds no kernel a second time."""
+"""A whole process: it imports no part of torch.compile, and builds no kernel a second time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
 import json, sys
@@ -48,7 +48,7 @@ def run(compile: str, cache: Path) -> tuple[list[float], set[str]]:
 
 
 def test_nothing_of_the_peer_on_our_account(tmp_path: Path) -> None:
-    """torch imports some of its compiler by itself (its optimizers do): only what comes on top counts."""
+    """torch imports some of its compiler by itself (its optimizers do): only additional modules count."""
     eager, baseline = run("compile = lambda model: model", tmp_path)
     losses, modules = run("from pycompiler import compile", tmp_path)
     assert modules - baseline == set()
@@ -56,10 +56,10 @@ def test_nothing_of_the_peer_on_our_account(tmp_path: Path) -> None:
 
 
 def test_what_the_import_brings() -> None:
-    """Above torch: no module that only some programs, or only readers of generated code, need."""
+    """Beyond torch's imports: no module that only some programs, or only readers of generated code, need."""
     program = (
         "import sys, torch; before = set(sys.modules); import pycompiler; print(*sorted(set(sys.modules) - before))\n"
-        "assert 'capture' not in pycompiler.utils.compile_times()"  # as the documents reach torch._dynamo's
+        "assert 'capture' not in pycompiler.utils.compile_times()"  # the form in which the documents use torch._dynamo
     )
     out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     names = [name for name in out.stdout.split() if not name.startswith("_sysconfigdata")]

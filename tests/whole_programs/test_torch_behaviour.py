@@ -1,4 +1,4 @@
-"""What tests of torch's own behaviour found, each as a program of its own."""
+"""Regressions found by tests of torch's own behaviour, each as a program of its own."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_callbacks_of_weak_references_behind_a_break() -> None:
         found: list[Any] = []
         assert str(program(torch.ones(2), eager)) == str(compiled(torch.ones(2), found))
         assert len(eager) == len(found)
-        assert len(eager) == 1 or sys.version_info >= (3, 14)  # where the reference ends first
+        assert len(eager) == 1 or sys.version_info >= (3, 14)  # the versions in which the reference ends first
 
 
 @pytest.mark.parametrize("size", [(), (2,)])

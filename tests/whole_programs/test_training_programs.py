@@ -1,5 +1,5 @@
-"""What whole programs, as users write them, found: schedules, replay buffers, mixed precision.  Values are eager's, and what changes
-from call to call does not compile each time."""
+"""Regressions found by whole programs of users: schedules, replay buffers, mixed precision. Values equal eager's, and
+state that changes from call to call does not compile each time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 import pycompiler
 from pycompiler import config
 from pycompiler.wrapping import compiled_of
+from tests.harness.compare import assert_same, observe
 
 
 @pytest.fixture(autouse=True)
@@ -23,25 +24,19 @@ def raise_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "raise_internal_errors", True)
 
 
-def told(fn: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return fn(*args)
-    except Exception as e:
-        return type(e), str(e)
-
-
 def compiles(fn: Callable[..., Any], calls: list[tuple[Any, ...]], backend: str = "native") -> int:
-    """Each call gives what eager gives; how many were compiled.  None ran eagerly."""
+    """The number of compiles; each call must give eager's result, and none runs eagerly."""
     compiled = pycompiler.compile(fn, backend=backend)
     for call in calls:
-        assert str(told(fn, *call)) == str(told(compiled, *call)), call
+        wanted, got = observe(fn, call), observe(compiled, call)
+        assert_same(got, wanted)
     counts = pycompiler.counters(compiled)
     assert not counts["limit_hits"]
     return counts["compiles"]
 
 
 def parts(compiled: Any) -> list[Any]:
-    """All that was compiled for it: itself, its resume functions, and what a graph break led to."""
+    """All compiled functions of it: itself, its resume functions, and frames reached after a graph break."""
     return list(compiled_of(compiled)._pycompiler_family.members)  # type: ignore[union-attr]
 
 
@@ -75,7 +70,7 @@ def test_functions_of_math_beyond_what_they_are_defined_for() -> None:
     for given in (numbers, floats):
         compiled = pycompiler.compile(program, recompile_limit=32)
         for n in given:
-            assert str(told(program, torch.ones(1), n)) == str(told(compiled, torch.ones(1), n)), n
+            assert_same(*(observe(f, (torch.ones(1), n)) for f in (compiled, program)))
 
 
 def test_sine_of_a_float_that_is_not_finite() -> None:
@@ -163,7 +158,7 @@ def test_lengths_that_are_none(wrong: Any) -> None:
     compiled = pycompiler.compile(QUESTIONS[1])
     for n in (3, 4, 5, wrong):
         steps.n = n
-        assert str(told(QUESTIONS[1], steps, torch.ones(2))) == str(told(compiled, steps, torch.ones(2)))
+        assert_same(*(observe(f, (steps, torch.ones(2))) for f in (compiled, QUESTIONS[1])))
 
 
 def test_ids_that_leave_the_graph() -> None:
@@ -201,7 +196,7 @@ def test_ids_that_leave_the_graph() -> None:
 
 
 def test_a_step_in_mixed_precision_is_compiled() -> None:
-    """`GradScaler` keeps what it knows of an optimizer under its id."""
+    """`GradScaler` stores the state of an optimizer under its id."""
 
     def prepare() -> tuple[Any, ...]:
         torch.manual_seed(0)
@@ -260,7 +255,7 @@ def test_functions_of_the_lesser_and_the_greater(number: int) -> None:
 
 
 def test_what_goes_through_a_modules_tables_is_not_compiled_for_each_module() -> None:
-    """`named_parameters` asks a function of its own for each class of module."""
+    """`named_parameters` calls a function of its own for each class of module."""
     layers = torch.nn.ModuleList(
         [torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.LayerNorm(2), torch.nn.Sequential(torch.nn.ReLU())]
     )
@@ -286,7 +281,7 @@ def test_what_goes_through_a_modules_tables_is_not_compiled_for_each_module() ->
 
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
 def test_sequences_packed_by_lengths_in_a_tensor(cell: str) -> None:
-    """Lengths in a tensor of the caller's break the graph: each of packing, layer and padding runs as one call."""
+    """Lengths in a tensor of the caller break the graph: packing, layer and padding each run as one call."""
 
     class Tagger(torch.nn.Module):
         def __init__(self) -> None:
@@ -347,7 +342,7 @@ class Trainer:
 
 
 def test_what_entries_see_of_objects_breaks_no_loop_over_them() -> None:
-    """An entry refers weakly to objects that it is about; the program sees their ends by its own references alone."""
+    """An entry refers to its objects weakly; the program's loop over them must not break because of the entry."""
     eager, ours = Trainer(), Trainer()
     compiled = pycompiler.compile(Trainer.train)
     records: list[Any] = []
@@ -396,7 +391,7 @@ def test_objects_that_the_program_refers_to_end_in_time(how: str) -> None:
 
 @pytest.fixture
 def said() -> Any:
-    """What the compiler of gradients warns of: a graph that runs eagerly."""
+    """The warnings of the compiler of gradients: a graph that runs eagerly."""
     found: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
@@ -414,7 +409,7 @@ WRITES: list[Callable[[Any, torch.Tensor, torch.Tensor], Any]] = [
 
 @pytest.mark.parametrize("number", range(len(WRITES)))
 def test_sums_that_begin_without_gradients(number: int, said: list[str]) -> None:
-    """An argument without gradients that the function writes what requires grad to is no leaf then: it was taken for one."""
+    """An argument without gradients is no leaf after the function writes a tensor that requires gradients into it."""
     layer = torch.nn.Linear(4, 4)
     place = torch.tensor([0, 2])
 

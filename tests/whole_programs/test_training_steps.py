@@ -1,12 +1,13 @@
-"""A whole training step as one graph: `zero_grad`, forward, `backward()`, clipping, `step()` of optimizers and schedulers.
+"""A whole training step as one graph: `zero_grad`, forward, `backward()`, clipping, `step()` of optimizers and
+schedulers.
 
-Beside eager over several steps: results, parameters, gradients (None or not, strides), states of the optimizer and the scheduler.
+Compared with eager over several steps: results, parameters, gradients (None or not, strides), states of the
+optimizer and the scheduler.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import lr_scheduler
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 Step = Callable[[torch.Tensor, torch.Tensor], Any]
 State = dict[str, Any]
@@ -34,29 +36,6 @@ def fresh() -> Iterator[None]:
 def mlp() -> nn.Module:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-
-
-def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for k, v in value.items():
-            yield from flat(v, f"{path}.{k}")
-    elif isinstance(value, (list, tuple)):
-        for i, v in enumerate(value):
-            yield from flat(v, f"{path}.{i}")
-    elif not callable(value) or isinstance(value, torch.Tensor):
-        yield path, value
-
-
-def same(wanted: Any, got: Any) -> None:
-    a, b = [*flat(wanted)], [*flat(got)]
-    assert [p for p, _ in a] == [p for p, _ in b]
-    for (path, x), (_, y) in zip(a, b, strict=True):
-        assert type(x) is type(y), path
-        if isinstance(x, torch.Tensor):
-            assert (x.stride(), x.dtype, x.requires_grad) == (y.stride(), y.dtype, y.requires_grad), path
-            torch.testing.assert_close(y, x, rtol=1e-4, atol=1e-5, msg=lambda m, path=path: f"{path}: {m}")
-        else:
-            assert x == y or (type(x) is float and math.isclose(x, y, rel_tol=1e-5)), (path, x, y)
 
 
 def state(own: State) -> Any:
@@ -86,7 +65,7 @@ def trained(
         for run in (step, compiled):
             torch.manual_seed(i)
             found.append(run(x, y))
-        same([found[0], state(eager)], [found[1], state(own)])
+        assert_same([found[1], state(own)], [found[0], state(eager)], tolerance=1e-4, absolute=1e-5)
     assert compiled.counters()["compiles"] == compiles
     assert compiled.counters()["eager_calls"] == 0
 
@@ -161,7 +140,7 @@ def test_one_graph_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["AdamW", "momentum"])
 def test_after_torch_compile(name: str) -> None:
-    """Which disables parts of torch.optim where it begins."""
+    """`torch.compile` disables parts of torch.optim when it is first called."""
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     assert hasattr(torch.optim.SGD._init_group, "_torchdynamo_disable")
     optimizer, options = OPTIMIZERS[name]
@@ -462,7 +441,7 @@ def test_what_a_scheduler_changed_is_looked_at() -> None:
 
 
 def test_a_scheduler_that_knows_not_all_groups_raises_where_it_is_called() -> None:
-    """What comes behind it has not happened, and the error has the line of the call."""
+    """Later statements have not run, and the error has the line of the call."""
 
     def step(model: nn.Module, optimizer: Any, scheduler: Any, x: torch.Tensor) -> Any:
         model(x).sum().backward()
@@ -480,7 +459,7 @@ def test_a_scheduler_that_knows_not_all_groups_raises_where_it_is_called() -> No
         parts = [lr_scheduler.ConstantLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)]
         scheduler = lr_scheduler.SequentialLR(optimizer, parts, [2])
         for i in range(4):
-            if i == 1:  # ahead of a milestone, where all rates are set
+            if i == 1:  # before a milestone, where all rates are set
                 optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
             try:
                 seen.append(call(model, optimizer, scheduler, torch.rand(2, 3)).shape)
@@ -668,13 +647,13 @@ def observed(fn: Callable[..., Any], calls: int) -> Any:
 def test_backward(program: Callable[..., Any], backend: str) -> None:
     compiled = pycompiler.compile(program, backend=backend)
     wanted, got = observed(program, 3), observed(compiled, 3)
-    same(wanted, got)
+    assert_same(got, wanted)
 
 
 @pytest.mark.parametrize("program", ONE_GRAPH, ids=lambda f: f.__name__)
 def test_backward_is_one_graph(program: Callable[..., Any]) -> None:
     compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
-    same(observed(program, 4), observed(compiled, 4))
+    assert_same(observed(compiled, 4), observed(program, 4))
     assert compiled.counters()["compiles"] <= 2
 
 
@@ -769,7 +748,8 @@ def test_a_loop_of_an_optimizer_that_calls_the_closure() -> None:
 
 @pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
 def test_modules_of_another_dtype_keep_their_parameters(backend: str) -> None:
-    """No fake is seen by the program: `Module.to` makes parameters anew where it meets some, and the optimizer has the old ones."""
+    """The program sees no fake tensor: `Module.to` would replace fake parameters, and the optimizer would hold the old
+    ones."""
 
     def step(model: nn.Module, optimizer: Any, x: torch.Tensor) -> Any:
         made = x * 2
@@ -802,7 +782,7 @@ def test_modules_of_another_dtype_keep_their_parameters(backend: str) -> None:
 
 
 def test_copies_that_break_are_no_compile_for_each_object() -> None:
-    """What a copy has seen is another dict in each call; the states that an optimizer loads are copied whole."""
+    """The memo of a copy is a new dict in each call; the states that an optimizer loads are copied whole."""
 
     def step(model: nn.Module, optimizer: Any, x: torch.Tensor) -> Any:
         optimizer.zero_grad()

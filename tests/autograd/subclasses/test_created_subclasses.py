@@ -1,4 +1,4 @@
-"""Wrappers (`ir/subclasses.py`) that compiled functions make."""
+"""Tensor subclasses (`torch_compat/tensor_subclasses.py`) that compiled functions create."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 
 import pycompiler
-from tests.test_wrappers import BACKENDS, Coded, check, leaves
+from tests.autograd.subclasses.test_subclasses import BACKENDS, Coded, check, leaves
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -63,7 +63,7 @@ def test_what_a_wrapper_that_is_made_holds_is_eagers(backend: str) -> None:
 
 
 class Slotted(Coded):
-    """Whose instances have slots, beside the dict of all tensors."""
+    """A subclass with slots, beside the dict of all tensors."""
 
     __slots__ = ("first", "times", "unset")
 
@@ -187,7 +187,7 @@ class Frozen:
 
 
 class Told(torch.Tensor):
-    """A tensor, and what is told of it."""
+    """A subclass with an inner tensor and an attribute."""
 
     a: torch.Tensor
     told: Any

@@ -1,4 +1,5 @@
-"""What `__torch_dispatch__` goes by besides its arguments is guarded, deep; where that cannot be, or it acts, it runs in each call."""
+"""State that `__torch_dispatch__` reads beside its arguments: guarded in depth. A hook without sound guards or with
+side effects runs in each call."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def change():
     {change}
 """
 
-# Name -> what is before the class, what the hook does with a result, what changes it, and what is in the class or its defaults.
+# Name -> code before the class, the hook's use of a result, the change, and code in the class or its defaults.
 GUARDED: dict[str, tuple[str, str, str, str]] = {
     "a list": ("L = [2.0]", "r = r * L[0]", "L[0] = 3.0", ""),
     "a dict": ("D = {'a': 2.0}", "r = r * D['a']", "D['a'] = 3.0", ""),
@@ -237,7 +238,7 @@ def _made(case: tuple[str, str, str, str]) -> dict[str, Any]:
 
 
 def _calls(case: tuple[str, str, str, str], backend: str | None, *, whole: bool) -> tuple[Any, int]:
-    """What four calls give, with a change between, what is printed and what state is then; and the number of compiles."""
+    """Results of four calls with a change in between, the printed output and the final state; and the number of compiles."""
     space = _made(case)
     program = space["program"]
     run = program if backend is None else pycompiler.compile(program, backend=backend, fullgraph=whole)
@@ -276,7 +277,7 @@ def test_a_hook_that_acts_runs_in_each_call(name: str, backend: str) -> None:
 
 
 class Checked(torch.Tensor):
-    """Its hook asserts something, of which pytest writes more into the code when it loads this file."""
+    """A subclass whose hook has an assertion: pytest rewrites its code when it loads this file."""
 
     def __new__(cls, a: torch.Tensor) -> Any:
         return torch.Tensor._make_wrapper_subclass(cls, a.shape, dtype=a.dtype, strides=a.stride())  # type: ignore[attr-defined]

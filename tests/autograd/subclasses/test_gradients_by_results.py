@@ -1,4 +1,4 @@
-"""Gradients of graphs of wrappers, by results that others were computed from, and of inputs that depend on each other."""
+"""Gradients of graphs over tensor subclasses: by results that other results use, and by inputs that depend on each other."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_by_results(program: Program, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_inputs_that_depend_on_each_other(program: Program, backend: str) -> None:
-    """What one input was computed from got what reaches it by that input twice, where a result had no gradient, and in gradients
-    that are differentiated."""
+    """The source of one input must not receive the gradient through that input twice:
+    neither where a result has no gradient, nor in gradients that are differentiated."""
     compiled = pycompiler.compile(program, backend=backend)
     for asked in (0, 1):
         for creates in (False, True):
@@ -80,7 +80,7 @@ def test_inputs_that_depend_on_each_other(program: Program, backend: str) -> Non
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("creates", [False, True])
 def test_a_result_that_was_written(creates: bool, backend: str) -> None:
-    """`exp` keeps its result: its gradient is an error then, and that of the other result is none."""
+    """`exp` saves its result: after a write its gradient is an error, but the gradient by the other result is not."""
     compiled = pycompiler.compile(apart, backend=backend)
     found = []
     for run in (apart, compiled):

@@ -1,4 +1,5 @@
-"""What is inside of a wrapper that an operator made: tensors are the graph's; numbers, dtypes and tuples are constants."""
+"""Inner values of a subclass instance that an operator created: tensors belong to the graph; numbers, dtypes and tuples
+are constants."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ BACKENDS = ("eager", "aot_eager", "native")
 
 
 class Scaled(torch.Tensor):
-    """Its operators hand its scale on, and count."""
+    """A subclass whose operators pass its scale on and count."""
 
     data_: torch.Tensor
     scale: torch.Tensor
@@ -130,7 +131,7 @@ class Layout:
 
 
 class Quantized(torch.Tensor):
-    """As libraries of quantized tensors have them: told by dtypes, a granularity and a layout."""
+    """A subclass in the style of quantization libraries, described by dtypes, a granularity and a layout."""
 
     data_: torch.Tensor
     about: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Tensor subclasses that hold tensors and compute through `__torch_dispatch__`, compared with eager call by call."""
+"""Tensor subclasses with inner tensors and `__torch_dispatch__`, compared with eager call by call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_map
 
 import pycompiler
-from pycompiler.ir.subclasses import is_wrapper
+from pycompiler.torch_compat.tensor_subclasses import is_tensor_subclass
+from tests.harness.compare import assert_same
 
 BACKENDS = ("eager", "aot_eager", "native")
 OURS = ("aot_eager", "native")
@@ -20,7 +21,7 @@ OFFSET = 0.5
 
 
 class Coded(torch.Tensor):
-    """Numbers of another dtype times a scale, which is no tensor: each operator decodes, computes, and encodes again."""
+    """Integer codes times a plain number as scale: each operator decodes, computes, and encodes again."""
 
     codes: torch.Tensor
     scale: float
@@ -61,7 +62,7 @@ def two(*shape: int, grad: bool = False, seed: int = 0) -> Any:
 
 
 def leaves(value: Any) -> list[torch.Tensor]:
-    """The plain tensors in what a call gave, each wrapper with its class."""
+    """The plain tensors in a result, with the inner tensors of subclasses."""
     if isinstance(value, (tuple, list)):
         return [t for v in value for t in leaves(v)]
     if hasattr(value, "__tensor_flatten__"):
@@ -69,31 +70,10 @@ def leaves(value: Any) -> list[torch.Tensor]:
     return [value]
 
 
-def assert_same(got: Any, wanted: Any) -> None:
-    if isinstance(wanted, (tuple, list)):
-        assert len(got) == len(wanted)
-        for g, w in zip(got, wanted, strict=True):
-            assert_same(g, w)
-        return
-    assert type(got) is type(wanted)
-    if not isinstance(wanted, torch.Tensor):
-        assert got == wanted
-        return
-    assert (got.shape, got.dtype, got.stride(), got.requires_grad) == (
-        wanted.shape,
-        wanted.dtype,
-        wanted.stride(),
-        wanted.requires_grad,
-    )
-    for g, w in zip(leaves(got), leaves(wanted), strict=True):
-        assert g.stride() == w.stride()
-        torch.testing.assert_close(g, w)
-
-
 def check(
     fn: Callable[..., Any], *args: Any, backend: str = "native", fullgraph: bool = True, backward: bool = False
 ) -> Any:
-    """One call of `fn` compiled, beside eager; with gradients of the leaves among the arguments.  Gives the compiled callable."""
+    """Compare one compiled call with eager, with gradients of the leaf arguments; return the compiled callable."""
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=fullgraph)
     compare(compiled, fn, *args, backward=backward)
     return compiled
@@ -104,11 +84,9 @@ def compare(compiled: Callable[..., Any], fn: Callable[..., Any], *args: Any, ba
     for call in (fn, compiled):
         given = copy.deepcopy(args) if backward else args
         result = call(*given)
-        grads = []
         if backward:
             result.backward(torch.ones_like(result))
-            grads = [t.grad for t in given if isinstance(t, torch.Tensor) and t.requires_grad]
-        seen.append((result.detach() if backward else result, grads))
+        seen.append((result, given))
     assert_same(seen[1], seen[0])
 
 
@@ -152,7 +130,7 @@ def test_wrappers_in_wrappers(backend: str, warnings_of_graphs: pytest.LogCaptur
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_autograd_lies_above_the_class(backend: str, warnings_of_graphs: pytest.LogCaptureFixture) -> None:
-    """Codes are integers, and rounding has no gradient: eager's gradient of relu is that of the numbers that codes stand for."""
+    """Codes are integers, and rounding has no gradient: eager's gradient of relu belongs to the decoded numbers."""
     coded: Any = Coded(torch.randint(-9, 9, (3, 4), dtype=torch.int32), 0.25).requires_grad_()
 
     def fn(x: Any, w: Any) -> Any:
@@ -177,9 +155,9 @@ def test_what_is_inside_is_guarded(backend: str) -> None:
     compiled = check(fn, Coded(codes, 0.25), backend=backend)
     compare(compiled, fn, Coded(codes + 1, 0.25))
     assert compiled.counters()["compiles"] == 1
-    compare(compiled, fn, Coded(codes, 0.5))  # the context
+    compare(compiled, fn, Coded(codes, 0.5))  # another context
     assert compiled.counters()["compiles"] == 2
-    compare(compiled, fn, Coded(codes.to(torch.int64), 0.25))  # what nothing outside tells
+    compare(compiled, fn, Coded(codes.to(torch.int64), 0.25))  # not visible from outside
     assert compiled.counters()["compiles"] == 3
     compare(compiled, fn, Coded(codes.repeat(2, 1), 0.25))
     assert compiled.counters()["compiles"] == 4
@@ -267,7 +245,7 @@ def test_several_results_with_gradients(backend: str, warnings_of_graphs: pytest
         return h * w, w.cos(), x + 1, (x * 2).detach()
 
     def run(call: Callable[..., Any], which: list[list[int]]) -> Any:
-        """What gradients are after backwards of these results, one after the other; and errors."""
+        """Gradients after backwards of these results, one after the other; and errors."""
         x, w = two(3, 4, grad=True), two(3, 4, grad=True, seed=1)
         results = call(x, w)
         seen: list[Any] = [r.detach() for r in results]
@@ -475,7 +453,7 @@ def note(func: Any) -> None:
 
 @pytest.mark.parametrize("how", ["list", "helper", "attribute", "print"])
 def test_a_class_that_has_effects_runs_eagerly(how: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is not asked by the calls of a compiled graph."""
+    """A compiled graph does not call the class's hook in its calls."""
 
     class Counting(TwoTensor):
         calls = 0
@@ -524,7 +502,7 @@ def test_a_class_that_has_effects_runs_eagerly(how: str, capsys: pytest.CaptureF
 
 
 class Adding(TwoTensor):
-    """Has an operator of its own, above that of tensors."""
+    """A subclass with its own operator above the tensor operator."""
 
     def __add__(self, other: Any) -> Any:
         return torch.Tensor.__add__(self, other) * 10
@@ -536,7 +514,7 @@ class Adding(TwoTensor):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_class_with_operators_of_its_own_runs_eagerly(backend: str) -> None:
-    """The graph calls torch's methods on wrappers by name, and would call the class's."""
+    """The graph calls torch's methods on subclasses by name, and would call the class's own operator."""
 
     def fn(x: Any) -> Any:
         return (x + 1).relu()
@@ -552,4 +530,4 @@ def test_classes_whose_instances_were_copied() -> None:
     x = TwoTensor(torch.ones(2), torch.ones(2))
     copy.copy(torch.ones(2)), copy.copy(x)
     assert "__slotnames__" in vars(TwoTensor) and hasattr(torch.Tensor, "__slotnames__")
-    assert is_wrapper(TwoTensor)
+    assert is_tensor_subclass(TwoTensor)

@@ -1,4 +1,4 @@
-"""Wrapper classes whose sizes change: what a class makes of sizes that are symbols is what it makes of each size in eager."""
+"""Tensor subclasses with changing sizes: the class's result for size symbols matches eager for each size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._pytree import tree_map
 
 import pycompiler
-from tests.test_wrappers import BACKENDS, Coded, assert_same
+from tests.autograd.subclasses.test_subclasses import BACKENDS, Coded
+from tests.harness.compare import assert_same
 
 LINEAR = torch.nn.Linear(4, 5)
 
@@ -69,7 +70,7 @@ def test_without_gradients_and_written(backend: str) -> None:
 
 
 class Padded(torch.Tensor):
-    """Rows of which some are not seen: the size outside is not that of the tensor inside, but says how much of it counts."""
+    """Rows with a visible part: the outer size counts the visible rows of the inner tensor."""
 
     rows: torch.Tensor
     seen: int
@@ -116,7 +117,7 @@ def test_a_size_that_the_tensors_inside_do_not_tell(backend: str) -> None:
 
 
 class Fixed(TwoTensor):
-    """Asks for a number of its size."""
+    """A subclass that needs a constant for its size."""
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,5 +1,5 @@
-"""Arrays that a program makes of constants are computed by NumPy while it is captured: elements, lengths and lists of them are constants,
-which loops, sizes and indices take; what is written is the graph's."""
+"""Arrays of constants: NumPy computes them during capture. Their elements, lengths and
+lists are constants for loops, sizes and indices; written arrays belong to the graph."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_each_call_gives_an_array_of_its_own() -> None:
         for mine, theirs in zip(got[1:], want[1:], strict=True):
             assert type(mine) is type(theirs) and mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
             if isinstance(mine, np.ndarray):
-                mine += 7  # the caller's
+                mine += 7  # the caller's own array
     assert pycompiler.counters(compiled)["compiles"] == 1
 
 
@@ -118,7 +118,7 @@ def test_what_numpy_refuses_the_program_handles() -> None:
 
 
 def test_numbers_computed_of_data() -> None:
-    """Beside a tensor of floats they are what torch makes of a number; NumPy's sum is not torch's to the last digit."""
+    """Beside a float tensor a NumPy number counts as a Python number. NumPy's sum differs from torch's in the last digit."""
 
     def fn(x: torch.Tensor) -> Any:
         a = x.numpy()
@@ -134,7 +134,8 @@ def test_numbers_computed_of_data() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_tensors_beside_arrays(backend: str) -> None:
-    """NumPy computes it, of a tensor as an array, and promotes as NumPy does; a tensor in place is another one then."""
+    """NumPy computes the result, with its own promotion. An
+    in-place operator then binds the variable to another tensor."""
     mean, scale, matrix = np.arange(6.0), np.arange(6, dtype=np.float32) + 1, np.ones((6, 2))
 
     def fn(x: torch.Tensor) -> Any:
@@ -145,7 +146,7 @@ def test_tensors_beside_arrays(backend: str) -> None:
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
     for x in (X, X.half(), torch.arange(6)):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of NumPy, which calls `__array_wrap__`
+            warnings.simplefilter("ignore")  # NumPy's warning about `__array_wrap__`
             want = fn(x.clone())
         for a, b in zip(compiled(x.clone()), want, strict=True):
             assert a.dtype == b.dtype

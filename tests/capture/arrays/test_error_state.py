@@ -1,4 +1,4 @@
-"""`numpy.errstate` around what is captured."""
+"""`numpy.errstate` around captured code."""
 
 from __future__ import annotations
 

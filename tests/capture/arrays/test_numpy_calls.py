@@ -1,4 +1,4 @@
-"""NumPy in captured programs: values, dtypes, memory and breaks, beside NumPy itself."""
+"""NumPy in captured programs compared with NumPy: values, dtypes, memory and graph breaks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import torch
 
 import pycompiler
 from pycompiler import config
-from pycompiler.ir import arrays
+from pycompiler.operators import numpy_arrays
+from tests.harness.compare import assert_same, assert_same_calls
 
 RNG = np.random.RandomState(0)
 X, Y = RNG.randn(6, 4), RNG.randn(6, 4)
 INTS = RNG.randint(1, 9, (5,))
 SINGLE = RNG.randn(4).astype(np.float32)
+CLOSE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
 def kmeans(points: Any, centers: Any) -> Any:
@@ -60,29 +62,12 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-def same(want: Any, got: Any) -> None:
-    if isinstance(want, (tuple, list)):
-        assert type(want) is type(got) and len(want) == len(got)
-        for a, b in zip(want, got, strict=True):
-            same(a, b)
-    elif isinstance(want, (np.ndarray, np.generic)):
-        assert type(got) is type(want) and want.dtype == got.dtype and want.shape == got.shape
-        np.testing.assert_allclose(got, want, rtol=1e-5 if want.dtype == np.float32 else 1e-12)
-    elif isinstance(want, torch.Tensor):
-        torch.testing.assert_close(got, want)
-    else:
-        assert type(want) is type(got) and want == got
-
-
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_numpy_in_one_graph(name: str, backend: str) -> None:
     fn, args = PROGRAMS[name]
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
-    for _ in range(2):
-        theirs, ours = copy.deepcopy(args), copy.deepcopy(args)
-        same(fn(*theirs), compiled(*ours))
-        same(list(theirs), list(ours))
+    assert_same_calls(compiled, fn, lambda: copy.deepcopy(args), tolerance=CLOSE, absolute=0.0)
     assert pycompiler.counters(compiled)["compiles"] == 1
 
 
@@ -148,15 +133,12 @@ HOSTILE: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
 def test_what_numpy_does_and_tensors_do_not(name: str, backend: str) -> None:
     fn, make = HOSTILE[name]
     compiled = pycompiler.compile(fn, backend=backend)
-    for _ in range(2):
-        theirs, ours = make(), make()
-        same(fn(*theirs), compiled(*ours))
-        same(list(theirs), list(ours))
+    assert_same_calls(compiled, fn, make, tolerance=CLOSE, absolute=0.0)
 
 
 def test_errors_that_numpy_was_told_to_raise() -> None:
     compiled = pycompiler.compile(lambda a: 1 / a)
-    for _ in range(2):  # the second time there is an entry
+    for _ in range(2):  # the second iteration finds an entry
         with np.errstate(all="raise"), pytest.raises(FloatingPointError):
             compiled(np.zeros(2))
         with np.errstate(all="ignore"):
@@ -228,7 +210,7 @@ BACKWARDS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", BACKWARDS)
 def test_slices_that_step_backwards(name: str, backend: str) -> None:
-    """They are views in NumPy; `torch._numpy` copies, and takes other elements where the slice has bounds."""
+    """Slices with a negative step are views in NumPy. `torch._numpy` copies, and takes wrong elements for slices with bounds."""
     compiled = pycompiler.compile(BACKWARDS[name], backend=backend)
     for size in (6, 8, 6):
         want, got = BACKWARDS[name](np.arange(float(size))), compiled(np.arange(float(size)))
@@ -289,7 +271,7 @@ def test_a_break_has_real_arrays() -> None:
         seen.append(y)
         return y + 1
 
-    same(fn(X), pycompiler.compile(fn)(X))
+    assert_same(pycompiler.compile(fn)(X), fn(X), tolerance=CLOSE, absolute=0.0)
     assert [type(v) for v in seen] == [np.ndarray, np.ndarray]
 
 
@@ -300,7 +282,7 @@ def test_random_numbers_are_numpys_own() -> None:
     np.random.seed(3)
     want = fn(X)
     np.random.seed(3)
-    same(want, pycompiler.compile(fn)(X))
+    assert_same(pycompiler.compile(fn)(X), want, tolerance=CLOSE, absolute=0.0)
 
 
 def test_trace_numpy_off() -> None:
@@ -310,7 +292,7 @@ def test_trace_numpy_off() -> None:
             compiled(X)
 
 
-# Of each function: NumPy's dtype, shape and values, or no result at all.
+# Per function: NumPy's dtype, shape and values, or no result at all.
 DTYPES = "float64 float32 float16 int64 int32 int8 uint8 bool complex128 complex64".split()
 UNSTEADY = {"linalg.eig", "linalg.eigh", "linalg.eigvals", "linalg.svd", "linalg.qr"}
 
@@ -333,15 +315,15 @@ def _outcome(fn: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.parametrize("count", [1, 2])
 def test_each_function_gives_what_numpy_gives(count: int) -> None:
     tried = 0
-    for fn, name in arrays._names().values():
+    for fn, name in numpy_arrays._names().values():
         if name in UNSTEADY or (count == 2 and not isinstance(fn, np.ufunc)):
             continue
         for dtypes in [(d,) for d in DTYPES] if count == 1 else [(a, b) for a in DTYPES for b in DTYPES]:
             given = [_data(d, (4, 4)) for d in dtypes]
-            ours = _outcome(arrays.function, name, *map(torch.from_numpy, given))
+            ours = _outcome(numpy_arrays.function, name, *map(torch.from_numpy, given))
             if not isinstance(ours, torch.Tensor):
                 continue
-            want = np.asarray((getattr(np, name) if fn.__name__ in arrays.ALIKE else fn)(*given))
+            want = np.asarray((getattr(np, name) if fn.__name__ in numpy_arrays.ALIKE else fn)(*given))
             got = ours.numpy(force=True)
             assert (want.dtype, want.shape) == (got.dtype, got.shape), (name, dtypes)
             close = 1e-10 if want.dtype in (np.float64, np.complex128) else 1e-2 if want.dtype == np.float16 else 1e-4

@@ -1,4 +1,4 @@
-"""Where results of NumPy's lie, and which are views: writes through other arrays of their memory see it."""
+"""Layouts of NumPy results, and views: a write through one array is visible in the arrays that share its memory."""
 
 from __future__ import annotations
 

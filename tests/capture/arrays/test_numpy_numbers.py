@@ -1,4 +1,4 @@
-"""Numbers of NumPy's beside tensors, as sizes and indices: torch takes them for Python's, and so do graphs."""
+"""NumPy numbers beside tensors, as sizes and as indices: torch treats them as Python numbers, and graphs do so too."""
 
 from __future__ import annotations
 
@@ -13,29 +13,18 @@ import pytest
 import torch
 
 import pycompiler
+from tests.harness.compare import assert_same, assert_same_calls
 
 X = torch.arange(12.0).reshape(4, 3)
 BACKENDS = ["eager", "native"]
 
 
 def agree(fn: Callable[..., Any], calls: list[tuple[Any, ...]], compiles: int, backend: str = "eager") -> None:
-    """One graph in each call, eager's results, and so many compiles."""
+    """Each call takes one graph and matches eager; all calls take `compiles` compiles."""
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
-    for args in calls:
-        same(compiled(*args), fn(*args))
+    for args in calls:  # kernels may round once less than eager
+        assert_same(compiled(*args), fn(*args), exact=backend == "eager")
     assert pycompiler.counters(compiled)["compiles"] == compiles
-
-
-def same(got: Any, want: Any) -> None:
-    assert type(got) is type(want), (got, want)
-    if isinstance(want, torch.Tensor):
-        assert got.dtype == want.dtype
-        torch.testing.assert_close(got, want)  # kernels may round once less than eager
-    elif isinstance(want, (tuple, list)):
-        for a, b in zip(got, want, strict=True):
-            same(a, b)
-    else:
-        assert repr(got) == repr(want)
 
 
 KINDS = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8]
@@ -59,7 +48,7 @@ def test_operands(name: str, backend: str) -> None:
     for kind in KINDS if backend == "eager" else KINDS[:4]:
         for x in (X, torch.arange(3), torch.tensor(2.5, dtype=torch.float64), torch.ones(2, dtype=torch.bfloat16)):
             if name == "in place" and not x.is_floating_point() and issubclass(kind, np.floating):
-                continue  # which eager refuses
+                continue  # eager refuses this case
             if backend == "native" and x is not X:
                 continue
             agree(lambda n, x=x: fn(x, n), [(kind(2),), (kind(3),)], 2, backend)
@@ -98,7 +87,7 @@ def test_attributes_and_globals() -> None:
     torch.testing.assert_close(grad, model.linear.weight.grad)
     model.scale = np.float64(0.5)  # type: ignore[assignment]
     torch.testing.assert_close(compiled(X), model(X))
-    model.scale = 0.5  # type: ignore[assignment]  # of another class
+    model.scale = 0.5  # type: ignore[assignment]  # another class
     torch.testing.assert_close(compiled(X), model(X))
     table = {"a": np.float32(3)}
     agree(lambda x: x * table["a"] * SimpleNamespace(b=np.int64(2)).b, [(X,)], 1)
@@ -126,7 +115,7 @@ def test_functions_of_sizes_are_symbols() -> None:
     agree(lambda x: x.view(np.prod(x.shape)) + 1, squares, 2)
     agree(lambda x: x.reshape(int(np.prod(x.shape[:2]))) + 1, squares, 2)
     agree(lambda x: x[: int(np.ceil(x.shape[0] / 2))] + int(np.floor(x.shape[0] / 2)), squares, 2)
-    agree(lambda x: x * np.log(x.shape[0]) + np.sin(x.shape[1]), squares[:3], 3)  # NumPy's are not Python's
+    agree(lambda x: x * np.log(x.shape[0]) + np.sin(x.shape[1]), squares[:3], 3)  # NumPy's results differ from Python's
 
 
 def test_methods_of_numbers() -> None:
@@ -152,8 +141,7 @@ def test_elements_of_arrays() -> None:
 
     compiled = pycompiler.compile(written)
     for x, a in betas:
-        theirs = a.copy()
-        assert torch.equal(compiled(x, a), written(x, theirs)) and np.array_equal(a, theirs)
+        assert_same_calls(compiled, written, lambda x=x, a=a: (x, a.copy()), calls=1, exact=True)
 
     def through_a_tensor(x: Any, a: Any) -> Any:
         torch.from_numpy(a).mul_(2)
@@ -161,13 +149,12 @@ def test_elements_of_arrays() -> None:
 
     compiled = pycompiler.compile(through_a_tensor)
     for x, a in betas:
-        theirs = a.copy()
-        assert torch.equal(compiled(x, a), through_a_tensor(x, theirs)) and np.array_equal(a, theirs)
+        assert_same_calls(compiled, through_a_tensor, lambda x=x, a=a: (x, a.copy()), calls=1, exact=True)
 
 
 @pytest.mark.parametrize("number", [np.bool_(True), np.complex64(1)])
 def test_torch_takes_truths_for_floats(number: Any) -> None:
-    """`torch.arange(3) + numpy.bool_(True)` is a tensor of floats: the graph breaks."""
+    """`torch.arange(3) + numpy.bool_(True)` is a float tensor: the graph breaks."""
 
     def fn(x: Any) -> Any:
         return x * 2 + number
@@ -175,7 +162,7 @@ def test_torch_takes_truths_for_floats(number: Any) -> None:
     with pytest.warns() if number.dtype.kind == "c" else contextlib.nullcontext():
         want = fn(torch.arange(3))
         got = pycompiler.compile(fn)(torch.arange(3))
-    same(got, want)
+    assert_same(got, want)
 
 
 def test_what_numpy_says_of_integers() -> None:
@@ -188,7 +175,7 @@ def test_what_numpy_says_of_integers() -> None:
     for n in (*numbers, np.int64(2**62)):
         with pytest.warns(RuntimeWarning, match="overflow") if n == 2**62 else contextlib.nullcontext():
             want = fn(X, n)
-        assert torch.equal(compiled(X, n), want)  # integers of graphs wrap around without a word
+        assert torch.equal(compiled(X, n), want)  # integers in graphs wrap around silently
 
     def divided(x: Any, n: Any) -> Any:
         return x + 7 % n
@@ -287,17 +274,8 @@ def test_numbers_of_pythons_that_change_beside_an_array(
     compiled = pycompiler.compile(CHANGING[name], backend=backend, fullgraph=True)
     for n in numbers:
         with np.errstate(all="ignore"):
-            close(compiled(a, n), CHANGING[name](a, n))
-    assert pycompiler.counters(compiled)["compiles"] <= 3  # a negative number is another one
-
-
-def close(got: Any, want: Any) -> None:
-    if isinstance(want, tuple):
-        for a, b in zip(got, want, strict=True):
-            close(a, b)
-    else:
-        assert type(got) is type(want) and got.dtype == want.dtype
-        np.testing.assert_allclose(got, want, rtol=1e-6)
+            assert_same(compiled(a, n), CHANGING[name](a, n), tolerance=1e-6, absolute=0.0)
+    assert pycompiler.counters(compiled)["compiles"] <= 3  # a negative number compiles again
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int8", "uint8", "bool"])
@@ -305,15 +283,9 @@ def test_an_integer_that_a_dtype_does_not_hold_is_refused_as_numpy_does(dtype: s
     def program(a: Any, n: int) -> Any:
         return a + n, np.where(a > 0, n, a), a < n
 
-    def answer(fn: Callable[..., Any], n: int) -> str:
-        try:
-            return repr(fn(np.arange(4).astype(dtype), n))
-        except OverflowError as e:
-            return str(e)
-
     compiled = pycompiler.compile(program, backend="eager")
     for n in (3, 4, 100, 127, 128, 300, 2**40):
-        assert answer(compiled, n) == answer(program, n)
+        assert_same_calls(compiled, program, lambda n=n: (np.arange(4).astype(dtype), n), calls=1, exact=True)
 
 
 def test_a_size_beside_an_array_stays_a_symbol() -> None:
@@ -323,5 +295,5 @@ def test_a_size_beside_an_array_stays_a_symbol() -> None:
     calls = [(np.arange(float(n)),) for n in (3, 4, 5, 6)]
     compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
     for args in calls:
-        close(compiled(*args), program(*args))
+        assert_same(compiled(*args), program(*args), tolerance=1e-6, absolute=0.0)
     assert pycompiler.counters(compiled)["compiles"] == 2

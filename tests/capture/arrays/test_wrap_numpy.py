@@ -1,4 +1,4 @@
-"""Functions of arrays as functions of tensors: `wrap_numpy`."""
+"""`wrap_numpy`: functions of arrays as functions of tensors."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils import _pytree as pytree
 
 import pycompiler
+from tests.harness.compare import assert_same, assert_same_calls
 
 BACKENDS = ("eager", "native")
-
-
-def said(tree: Any) -> Any:
-    """Leaves with their classes and dtypes."""
-    leaves, spec = pytree.tree_flatten(tree)
-    return [(type(v), getattr(v, "dtype", None), repr(v)) for v in leaves], spec
 
 
 RESULTS: dict[str, Callable[[Any], Any]] = {
@@ -37,15 +31,14 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
 def test_numbers_in_results_are_tensors(name: str, backend: str) -> None:
     fn = pycompiler.wrap_numpy(RESULTS[name])
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
-    for _ in range(2):
-        assert said(compiled(torch.ones(3))) == said(fn(torch.ones(3)))
+    assert_same_calls(compiled, fn, lambda: (torch.ones(3),), exact=True, sharing=False)
 
 
 def test_trees_of_torchs_that_capture_does_not_know() -> None:
     fn = pycompiler.wrap_numpy(
         lambda a: (collections.defaultdict(list, a=a * 2), collections.deque([a, np.float32(2)]))
     )
-    assert said(pycompiler.compile(fn, backend="eager")(torch.ones(3))) == said(fn(torch.ones(3)))
+    assert_same(pycompiler.compile(fn, backend="eager")(torch.ones(3)), fn(torch.ones(3)), exact=True)
 
 
 OF_CONSTANTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -103,10 +96,9 @@ def _same_gradients(ours: Any, torchs: Any, shapes: list[tuple[int, ...]], backe
     for _ in range(2):
         given = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
         made, want, plain = compiled(*given), torchs(*given), fn(*(t.detach().clone() for t in given))
-        torch.testing.assert_close(made, want)
-        torch.testing.assert_close(made.detach(), plain)
-        assert made.stride() == plain.stride()
+        assert_same(made, want, strides=False)
+        assert_same(made, plain, history=False)
         along = torch.randn_like(want)
         gradients = [torch.autograd.grad(result, given, along, allow_unused=True) for result in (made, want)]
-        torch.testing.assert_close(*gradients)
+        assert_same(*gradients)
     assert len(compiled.entries) == 1

@@ -1,5 +1,5 @@
-"""Checkpoints, Functions and hooks inside of a whole training step: when the backward has gone through them they look no more, and
-the optimizer may write what they looked at."""
+"""Checkpoints, Functions and hooks inside a whole training step: after their backward has
+run, they read nothing again. The optimizer may then write the tensors that they read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Quantise(torch.autograd.Function):
 
 
 class Scaled(torch.autograd.Function):
-    """Keeps no tensor: a second backward goes through it, and looks again."""
+    """A Function that saves no tensor: a second backward runs it again and reads `ctx.w` again."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ def test_a_training_step_is_one_graph(loss: Callable[..., Any], backend: str) ->
 
 
 def test_two_losses_of_one_checkpoint() -> None:
-    """The first backward keeps the graph; what it looked at may be written behind the second one alone."""
+    """The first backward retains the graph. The tensors that it read may be written only after the second backward."""
     found = []
     for wrap in (lambda f: f, lambda f: pycompiler.compile(f, fullgraph=True)):
         m = Model()

@@ -1,6 +1,6 @@
-"""Soundness of guards: after the compile, what the program read is changed; the result must follow eager.
+"""Soundness of guards: after the compile a value that the program read is changed, and the result must follow eager.
 
-Each case is a function of no arguments that makes a *scene*: (function, arguments, change).  The compiled function is
+Each case is a function without arguments that builds a *scene*: (function, arguments, change).  The compiled function is
 called, called again (a hit), then `change()` runs, and compiled and eager must agree again.
 """
 
@@ -20,10 +20,11 @@ from typing import Any
 
 import pytest
 import torch
-from capture.harness import Comparer, compile_recorded
+from capture.harness import compile_recorded
 from torch import nn
 
 from pycompiler.ir.source import Scope, local, read
+from tests.harness.compare import assert_same, assert_same_calls, observe
 
 Scene = tuple[Callable[..., Any], tuple[Any, ...], Callable[[], Any]]
 SCENES: list[Callable[[], Scene]] = []
@@ -39,7 +40,7 @@ def X() -> torch.Tensor:
 
 
 class Keyed:
-    """A key that says itself what it equals."""
+    """A key that decides itself which values it equals."""
 
     def __init__(self, k: Any) -> None:
         self.k = k
@@ -60,26 +61,17 @@ def test_change_is_seen(make: Callable[[], Scene]) -> None:
     captures = len(compiled.records)
     _agree(fn, compiled.fn, args)
     assert len(compiled.records) == captures, "the second call compiled again"
-    before = _outcome(fn, args)
+    before = observe(fn, args)
     change()
-    with pytest.raises(AssertionError):  # the scene is worth nothing if the change changes nothing
-        Comparer(exact=True).same(before, _outcome(fn, args), "result")
+    after = observe(fn, args)
+    with pytest.raises(AssertionError):  # the change of a scene must change the result
+        assert_same((after.error, after.result), (before.error, before.result), exact=True)
     _agree(fn, compiled.fn, args)
     _agree(fn, compiled.fn, args)
 
 
 def _agree(fn: Callable[..., Any], compiled: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    torch.manual_seed(0)
-    expected = _outcome(fn, args)
-    torch.manual_seed(0)
-    Comparer(exact=True).same(expected, _outcome(compiled, args), "result")
-
-
-def _outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    try:
-        return fn(*args)
-    except (AttributeError, NameError, TypeError, KeyError, IndexError) as e:
-        return type(e), str(e)
+    assert_same_calls(compiled, fn, lambda: args, calls=1, exact=True)
 
 
 class Thing:
@@ -100,11 +92,11 @@ class Thing:
 
 
 def _class() -> type[Thing]:
-    """A fresh class that a scene may change."""
+    """A fresh class that a scene may modify."""
     return type("Thing", (Thing,), dict(Thing.__dict__))
 
 
-# what a class derives from -------------------------------------------------------------------------------------
+# base classes --------------------------------------------------------------------------------------------------
 def _derived() -> tuple[Any, Any, Any]:
     plain, base, other = (type(n, (), {}) for n in ("Plain", "Base", "Other"))
     return type("Derived", (plain, base), {}), base, (plain, other)
@@ -204,7 +196,7 @@ def instance_check_of_a_metaclass() -> Scene:
     return fn, (X(), Thing()), lambda: setattr(Meta, "answer", False)
 
 
-# functions that keep their results --------------------------------------------------------------------------------
+# cached functions -------------------------------------------------------------------------------------------------
 @scene
 def cache_cleared() -> Scene:
     table = {"k": 3}
@@ -676,7 +668,7 @@ def class_of_a_module() -> Scene:
     module = types.ModuleType("m")
     module.k = 1  # type: ignore[attr-defined]
     added: dict[str, Any] = {"k": property(lambda self: 50)}
-    if sys.version_info >= (3, 14):  # whose specialised bytecode does not see a property of a module's class
+    if sys.version_info >= (3, 14):  # specialised bytecode of 3.14 ignores a property of a module's class
         added = {"__getattribute__": lambda self, name: 50}
     special = type("Special", (types.ModuleType,), added)
     return lambda x: x + module.k, (X(),), lambda: setattr(module, "__class__", special)
@@ -854,7 +846,7 @@ def test_list_subclass_with_length_and_iteration_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["_call_impl", "__call__", "__getattr__", "__setattr__"])
 def test_methods_of_nn_module_that_have_short_cuts(name: str) -> None:
-    """Patched in place: another function, or other code in the same one."""
+    """The method is patched in place: by another function, or by other code in the same function."""
 
     class Leaf(nn.Module):
         def __init__(self) -> None:
@@ -1491,7 +1483,7 @@ def test_arguments_of_other_types_compile_again() -> None:
     for k in (2, 2.0, True, torch.tensor(2), torch.tensor(2.0), 3, -2.5):
         expected = X() * k
         got = compiled.fn(X(), k)
-        Comparer(exact=True).same(expected, got, f"k={k!r}")
+        assert_same(got, expected, exact=True, what=f"k={k!r}")
 
 
 def test_argument_forms_share_an_entry() -> None:

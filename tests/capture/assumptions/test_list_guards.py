@@ -1,4 +1,4 @@
-"""Long lists of numbers and texts that are compared: one guard for all of their elements."""
+"""Guards on compared long lists of numbers and strings: one guard for all elements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_of_two_lists(program: Any, change: int | None) -> None:
     for _ in range(4):
         assert torch.equal(compiled(X, a, b), program(X, a, b))
     assert compiled.counters()["compiles"] == 1
-    for where, value in ((0, 5), (199, 0), (100, 100.0), (100, True)):  # each of which may be seen
+    for where, value in ((0, 5), (199, 0), (100, 100.0), (100, True)):  # each change must be noticed
         before, a[where] = a[where], value
         assert torch.equal(compiled(X, a, b), program(X, a, b))
         a[where] = before
@@ -55,7 +55,7 @@ def test_one_guard_for_all_elements() -> None:
     y, item = compiled(X, made, 200)
     assert (y.tolist(), item) == ([2.0, 2.0], 3)
     assert len(compiled.entries[0].guards) < 12
-    assert "200" not in max((str(g) for g in compiled.entries[0].guards), key=len)  # told in short
+    assert "200" not in max((str(g) for g in compiled.entries[0].guards), key=len)  # the printed guard is abbreviated
     assert compiled(X, list(LONG), 200)[1] == 3
     assert compiled.counters()["compiles"] == 1
     made[3] = 4

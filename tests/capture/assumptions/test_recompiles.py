@@ -1,4 +1,4 @@
-"""Programs that keep something over calls: each leaves what eager leaves, whatever it is given, and compiles a few times."""
+"""Programs whose state outlives the calls: each call leaves eager's state for any argument, with few compiles."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from capture.outliving import Kept, Program, Same, compiles_over, told
+from capture.outliving import Kept, Program, Same, compiles_over
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 
 def compiles(fn: Program, make: Callable[[], Any], calls: list[tuple[Any, ...]], backend: str = "eager") -> int:
-    """How often `fn(x, kept, *call)` compiles over these calls."""
+    """The number of compiles of `fn(x, kept, *call)` over these calls."""
     return compiles_over(fn, make, calls, lambda i, kept, call: (torch.arange(3.0) + i, kept, *call), backend)
 
 
 class Renamed(str):
-    """Equal to all."""
+    """A string that is equal to every value."""
 
     def __hash__(self) -> int:
         return hash("a")
@@ -196,7 +197,7 @@ def test_one_list_under_two_keys() -> None:
 
 
 def test_keys_of_an_object_and_its_attributes() -> None:
-    """The key is read when the frame begins, and the dict may be the one that the object's attributes are in."""
+    """The key is read when the frame starts, and the dict may be the object's own attribute dict."""
 
     def program(x: Any, kept: Any, k: Any, i: int) -> Any:
         before = kept.table.get(kept.name, 0)
@@ -225,8 +226,8 @@ def test_keys_of_an_object_and_its_attributes() -> None:
             for run in (compiled, given_its_own):
                 kept = Kept(a=1)
                 table = vars(kept) if shared else {}
-                results.append((told(run(torch.ones(2), kept, table, k)), told(kept), told(table)))
-            assert results[0] == results[1]
+                results.append((run(torch.ones(2), kept, table, k), kept, table))
+            assert_same(*results, exact=True)
 
 
 def test_tuples_of_what_changes_are_constants() -> None:
@@ -357,7 +358,7 @@ def test_what_was_decided_is_explained() -> None:
     assert "not lt(float0, float1)" in reasons or "float0" in reasons, reasons
 
 
-# texts ------------------------------------------------------------------------------------------------------------
+# strings ----------------------------------------------------------------------------------------------------------
 def logs(x: Any, kept: Any, v: Any, i: int) -> Any:
     kept.log[f"loss/{v}"] = x.sum()
     kept.name = f"step_{i}: {v!r:>5}"
@@ -579,7 +580,7 @@ def test_a_queue_of_tensors_compiles_for_room_and_for_none() -> None:
     assert compiles(program, lambda: Kept(queue=collections.deque(maxlen=6)), numbered(FLOATS)) == 2
 
 
-# hooks that are held over a break -------------------------------------------------------------------------------------
+# hooks that stay registered across a graph break ----------------------------------------------------------------------
 def linear() -> torch.nn.Linear:
     made = torch.nn.Linear(3, 3)
     torch.nn.init.constant_(made.weight, 0.5)
@@ -632,15 +633,15 @@ def test_a_hook_that_is_held_over_a_break(fn: Program, backend: str) -> None:
     compiled = pycompiler.compile(fn, backend=backend)
     ours, theirs = (Kept(module=linear(), handle=None) for _ in range(2))
     for i in range(12):
-        results = [told(run(torch.arange(3.0) + i, kept, 0, i)) for run, kept in ((compiled, ours), (fn, theirs))]
-        assert results[0] == results[1], f"call {i}"
+        x = torch.arange(3.0) + i
+        assert_same(compiled(x, ours, 0, i), fn(x, theirs, 0, i), exact=True, what=f"call {i}")
         if i == 5:
             before = pycompiler.counters(compiled)["compiles"]
     assert pycompiler.counters(compiled)["compiles"] == before <= 16
 
 
 def test_hooks_that_a_table_has_besides() -> None:
-    """Numbers of hooks are looked up in other tables, and by who has a handle."""
+    """Hook ids are looked up in other tables, and by the owner of a handle."""
 
     def program(x: Any, kept: Any, v: Any, i: int) -> Any:
         handle = kept.module.register_forward_hook(lambda module, given, result: result + i, always_call=i % 2 == 0)
@@ -653,8 +654,8 @@ def test_hooks_that_a_table_has_besides() -> None:
     compiled = pycompiler.compile(program, backend="eager")
     ours, theirs = (Kept(module=linear()) for _ in range(2))
     for i in range(10):
-        results = [told(run(torch.arange(3.0) + i, kept, 0, i)) for run, kept in ((compiled, ours), (program, theirs))]
-        assert results[0] == results[1], f"call {i}"
+        x = torch.arange(3.0) + i
+        assert_same(compiled(x, ours, 0, i), program(x, theirs, 0, i), exact=True, what=f"call {i}")
 
 
 def test_counters() -> None:

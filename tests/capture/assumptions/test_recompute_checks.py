@@ -1,4 +1,4 @@
-"""A checkpoint's backward looks again at what its function read: compiled code raises where that has changed since."""
+"""Recompute checks: a checkpoint's backward reads its function's state again, and compiled code raises after a change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BACKENDS = ("eager", "native")
 
 
 class Place:
-    """Where a checkpointed function reads its scale, and how it is changed."""
+    """The place from which a checkpointed function reads its scale, with the function that changes the scale."""
 
     def __init__(self, body: Callable[..., Any], change: Callable[[], None], *given: Any) -> None:
         self.body, self.change, self.given = body, change, given
@@ -113,7 +113,7 @@ def test_what_the_function_does_not_read_may_change(backend: str) -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.calls += 1
-            self.mask = x.detach() > 1  # read below: what the frame itself stores is there again in the backward
+            self.mask = x.detach() > 1  # read below; the frame's own store is repeated in the backward
             y = checkpoint(lambda a: self.inner(a) * self.mask, x, use_reentrant=False)
             assert isinstance(y, torch.Tensor)
             self.last = y.detach()
@@ -150,7 +150,7 @@ def test_backwards_of_functions_look_at_what_is_there_then() -> None:
     compiled = pycompiler.compile(lambda x: Scaled.apply(x, holder.w), backend="native", fullgraph=True)
     x = inputs()
     loss = compiled(x).sum()
-    holder.w = torch.nn.Parameter(torch.tensor(7.0))  # what was saved is saved
+    holder.w = torch.nn.Parameter(torch.tensor(7.0))  # the saved tensor is unaffected
     loss.backward(retain_graph=True)
     torch.testing.assert_close(x.grad, torch.full((4,), 6.0))
     globals()["SCALE"] = 5.0

@@ -1,4 +1,4 @@
-"""What is only passed on is no part of the guards: an argument, or an element, that no inlined code looks at."""
+"""Unread values: an argument or element that no inlined code reads gets no guard, even if it is passed on."""
 
 from __future__ import annotations
 

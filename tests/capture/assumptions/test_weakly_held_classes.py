@@ -1,5 +1,5 @@
-"""What is compiled keeps no class alive that no module names: it ends when the program lets go of it, as in eager, and a later
-one at its address is another one."""
+"""Weak references to classes: compiled code keeps no class alive unless a module names
+it. The class is freed as in eager, and a later class at its address is another class."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ import pycompiler
 from pycompiler import _native
 from pycompiler.ir import guards
 from pycompiler.ir.guards import Guard, TensorSpec, first_failure
-from pycompiler.ir.mortal import may_end, reference, weak_guards, weak_source
-from pycompiler.ir.source import Scope, const, local, read
+from pycompiler.ir.source import Scope, const_source, local, read
+from pycompiler.ir.weak_guards import may_be_freed, reference, weak_guards, weak_source
 
 X = torch.ones(2)
 Program = Callable[..., Any]
@@ -44,7 +44,7 @@ class Lasting:
 
 
 def case(make: Case) -> Case:
-    """A class, a program, and what it is called with; nothing else holds the class."""
+    """A factory of a class, a program and its arguments; no other reference holds the class."""
     CASES[make.__name__] = make
     return make
 
@@ -349,7 +349,7 @@ def a_global() -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What can be compared, and holds no class."""
+    """A comparable form without references to classes."""
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, (tuple, list)):
@@ -366,7 +366,7 @@ def test_a_class_ends(name: str) -> None:
     cls, program, args = CASES[name]()
     reference = weakref.ref(cls)
     compiled = pycompiler.compile(program, backend="eager")
-    for _ in range(4):  # the guards are recorded, and go by what was recorded
+    for _ in range(4):  # the first call records guards, later calls use the recorded form
         assert plain(compiled(*args)) == plain(program(*args))
     counters = compiled.counters()
     assert (counters["compiles"], counters["hits"]) == (1, 3)
@@ -433,7 +433,7 @@ def test_an_attribute_of_a_class_that_is_a_symbol() -> None:
 
 
 def test_a_later_class_at_the_address_is_another() -> None:
-    """Addresses come again soon: each class is a new one to what was compiled for the others."""
+    """Addresses are reused soon: each new class differs from the classes of the earlier entries."""
 
     def new(k: int) -> Any:
         def m(self: Any, x: Any) -> Any:
@@ -457,11 +457,11 @@ def test_a_later_class_at_the_address_is_another() -> None:
         del cls, c
         gc.collect()
     assert compiled.counters()["compiles"] == 12
-    assert len(seen) < 12  # some came again
+    assert len(seen) < 12  # some addresses were reused
 
 
 def test_an_object_of_another_class_later() -> None:
-    """The object stays, its classes come and go, one at the address of another."""
+    """The object stays. Its classes change and are freed, and one of them has the address of another."""
 
     class Base:
         pass
@@ -494,7 +494,7 @@ def test_an_attribute_that_changes() -> None:
     compiled = pycompiler.compile(program)
     o = A()
     for n in range(20):
-        A.n = n  # which nothing asks for
+        A.n = n  # the program does not read it
         assert compiled(o, X).tolist() == [2.0] * 2
     assert compiled.counters()["compiles"] == 1
     A.scale = 3
@@ -505,7 +505,7 @@ def test_an_attribute_that_changes() -> None:
 
 
 def test_parts_that_are_replaced() -> None:
-    """A property is compared by its functions: another one, maybe at its address, is told from it."""
+    """A property is guarded by its functions: another function, even at the same address, must be noticed."""
 
     class A:
         p = property(lambda self: 1)
@@ -525,7 +525,7 @@ def test_parts_that_are_replaced() -> None:
 
 
 def test_what_is_let_go_of_on_the_way() -> None:
-    """The class is taken when the function begins: what leads to it may end before it is needed."""
+    """The class is read when the function starts: the object that leads to it may be freed before the result needs the class."""
 
     def program(held: list[Any], x: Any) -> Any:
         cls = type(held[0])
@@ -561,26 +561,26 @@ def test_the_guard_tells_of_it() -> None:
     assert compiled.counters()["compiles"] == 2
 
 
-# guards by themselves ----------------------------------------------------------------------------------------------
+# guards alone -----------------------------------------------------------------------------------------------------
 def test_which_classes_may_end() -> None:
     class A:
         pass
 
-    assert may_end(A)
-    assert may_end(type("Lasting", (), {"__module__": __name__}))
+    assert may_be_freed(A)
+    assert may_be_freed(type("Lasting", (), {"__module__": __name__}))
     assert not any(
-        map(may_end, (Lasting, Lasting.Inner, int, torch.Tensor, nn.Linear, 3, torch, collections.OrderedDict))
+        map(may_be_freed, (Lasting, Lasting.Inner, int, torch.Tensor, nn.Linear, 3, torch, collections.OrderedDict))
     )
     session = types.ModuleType("__main__")
     Typed = type("Typed", (), {"__module__": "__main__"})
     session.Typed = Typed  # type: ignore[attr-defined]
     main, sys.modules["__main__"] = sys.modules["__main__"], session
     try:
-        assert may_end(Typed)  # of a notebook
+        assert may_be_freed(Typed)  # a class of a notebook
         session.__file__ = "<stdin>"
-        assert may_end(Typed)
+        assert may_be_freed(Typed)
         session.__file__ = __file__
-        assert not may_end(Typed)
+        assert not may_be_freed(Typed)
     finally:
         sys.modules["__main__"] = main
 
@@ -588,14 +588,14 @@ def test_which_classes_may_end() -> None:
 def test_lasting_classes_are_held_as_they_are() -> None:
     kept = [
         Guard("type_is", local("x"), Lasting),
-        Guard("id_is", const(Lasting).then("mro_lookup", "method"), reference(len)),
+        Guard("id_is", const_source(Lasting).then("mro_lookup", "method"), reference(len)),
     ]
     assert weak_guards(kept) == kept
-    assert weak_source(const(Lasting).attr("x")) == const(Lasting).attr("x")
+    assert weak_source(const_source(Lasting).attr("x")) == const_source(Lasting).attr("x")
 
 
 def _answers(made: list[Guard], values: dict[str, Any]) -> list[bool]:
-    """What the tree and its oracle say, some times: the later ones go by what was recorded."""
+    """Answers of the guard tree, several times since later checks use the recorded form, and the answer of the oracle."""
     tree = _native.GuardTree(made, list(values))
     return [tree.check(values, {}) is None for _ in range(4)] + [first_failure(made, Scope(values, {})) is None]
 
@@ -617,7 +617,7 @@ def test_guards_of_classes_held_weakly() -> None:
 
     t = torch.ones(2).as_subclass(Sub)
     raw = vars(A)
-    root = const(A)
+    root = const_source(A)
     found = weak_guards(
         [
             Guard("type_is", local("x"), A),
@@ -708,7 +708,7 @@ def test_a_root_that_is_gone() -> None:
     class A:
         pass
 
-    source = weak_source(const(A).attr("__name__"))
+    source = weak_source(const_source(A).attr("__name__"))
     assert str(source) == "<A>.__name__"
     assert read(source, Scope({}, {})) == "A"
     del A
@@ -718,8 +718,8 @@ def test_a_root_that_is_gone() -> None:
 
 
 def test_what_has_another_class_is_not_asked() -> None:
-    """The class comes before all else that a guard asks of a value: another kind of iterator would be used up."""
-    local = type("Local", (dict,), {})  # no module leads to it
+    """A guard checks the class before any other property of a value: otherwise another kind of iterator would be consumed."""
+    local = type("Local", (dict,), {})  # no module names it
 
     def fn(args: tuple[Any, ...], x: torch.Tensor) -> Any:
         return [v for v in args[0]], x + 1

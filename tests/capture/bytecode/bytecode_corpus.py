@@ -1,6 +1,6 @@
-"""Small functions, one per way in which a frame can be in the middle of something.
+"""Small functions, one for each state in which a frame can be cut.
 
-Each case is a factory: it returns a fresh function, its arguments and a log of side effects: a run can be repeated.
+Each case is a factory of a fresh function, its arguments and a log of side effects: a run can be repeated.
 """
 
 import sys

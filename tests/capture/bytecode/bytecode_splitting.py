@@ -1,4 +1,4 @@
-"""Cuts a running function in two at one instruction, in pure Python: what the engine does natively."""
+"""A splitter of running functions at one instruction, in pure Python: the native engine's work, written again as an oracle."""
 
 import sys
 import types
@@ -30,10 +30,10 @@ from pycompiler.capture.bytecode.build import (
     store_fast,
     store_raw,
 )
+from pycompiler.capture.bytecode.code_structure import find, group, shielded, stack_kinds
 from pycompiler.capture.bytecode.decode import slot_names
-from pycompiler.capture.bytecode.instruction import Handler, Instruction
+from pycompiler.capture.bytecode.instruction import ExceptionHandler, Instruction
 from pycompiler.capture.bytecode.resume import cell_parameters
-from pycompiler.capture.bytecode.shapes import find, group, shielded, stack_kinds
 from pycompiler.capture.bytecode.tables import FOR_ITER_LANDING, LASTI_IS_INT, OPMAP
 
 
@@ -51,7 +51,7 @@ def trampoline(result):
 
 
 def split_points(code):
-    """Offsets at which `code` may be cut: after the preamble, whole groups, reachable, not where FOR_ITER lands."""
+    """Offsets at which `code` may be cut: after the preamble, between groups, reachable, and not where FOR_ITER lands."""
     body = decode(code)
     start = next(n for n, i in enumerate(body) if i.opname == "RESUME") + 1
     alive = reachable(body, body[:1])
@@ -61,7 +61,7 @@ def split_points(code):
 
 
 class State:
-    """What a cut finds: variables that are bound (cells raw), and the stack."""
+    """The frame state at a cut: bound variables (cells as cell objects) and the stack."""
 
     def __init__(self, code, at):
         self.code, self.at = code, at
@@ -77,7 +77,7 @@ class State:
         return names, stack
 
     def items(self):
-        """Stack items that are not NULL; at an "exc" item the exception handled at that level."""
+        """Stack items that are not NULL; an "exc" item is the exception handled at that level."""
         levels = [f"__t{n}" for n, kind in enumerate(self.kinds) if kind == "exc"]
         handled = dict(zip(levels, [*levels[1:], "__current"], strict=False))
         names = [f"__t{n}" for n in range(len(self.kinds))]
@@ -89,7 +89,7 @@ class State:
 
 
 def dynamic_tail(code, at, callback):
-    """Hands what is bound here to ``callback(State)`` and returns its result."""
+    """Instructions that hand the bound state to ``callback(State)`` and return its result."""
     state = State(code, at)
     temps = [f"__t{n}" for n in range(len(state.kinds))]
     out = []
@@ -110,13 +110,13 @@ def dynamic_tail(code, at, callback):
 def _record_if_bound(name, state):
     done, unbound = nop(), pop_top()
     load = Instruction("LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in OPMAP else "LOAD_FAST", argval=name)
-    load.handler = Handler(unbound[0], 0, False)
+    load.handler = ExceptionHandler(unbound[0], 0, False)
     record = call_function(load_const(state.values.__setitem__), load_const(name), load_fast("__v"))
     return [load, *store_fast("__v"), *record, *pop_top(), *jump(done[0]), *unbound, *done]
 
 
 def intercept(code, at, callback, from_head=False):
-    """`code` with every arrival at `at` led to `callback`; a resume function's own entry only if asked."""
+    """`code` with every arrival at `at` redirected to `callback`; with `from_head`, a resume function's own entry too."""
     body = decode(code)
     position = find(body, at)
     tail = dynamic_tail(code, at, callback)
@@ -128,7 +128,7 @@ def intercept(code, at, callback, from_head=False):
         if i.target is entry and (info is None or from_head or i.offset in info.offsets):
             i.target = gate
         if i.handler is not None and i.handler.target is entry:
-            i.handler = Handler(gate, i.handler.depth, i.handler.lasti)
+            i.handler = ExceptionHandler(gate, i.handler.depth, i.handler.lasti)
     keep = () if info is None else (info,)
     names = tuple(slot_names(code)[: code.co_nlocals])
     cells = cell_parameters(resume_info(code))
@@ -137,7 +137,7 @@ def intercept(code, at, callback, from_head=False):
 
 
 class Splitter:
-    """Runs `fn` with cuts; `cuts` counts how often one was met."""
+    """Runs `fn` with cuts; `cuts` counts the cuts that were reached."""
 
     def __init__(self, fn, limit=1000):
         self.limit = limit
@@ -146,7 +146,7 @@ class Splitter:
         self.cuts = 0
 
     def function(self, code, closure=None):
-        if closure is None or resume_info(code) is not None:  # a resume function is given the cells as arguments
+        if closure is None or resume_info(code) is not None:  # a resume function takes its cells as arguments
             closure = tuple(types.CellType() for _ in code.co_freevars) or None
         made = types.FunctionType(code, self.fn.__globals__, self.fn.__name__, None, closure)
         return made
@@ -159,7 +159,7 @@ class Splitter:
         return made(*(() if self.bound is None else (self.bound,)), *args, **kwargs)
 
     def chain(self, at, args, kwargs):
-        """Cut at every arrival at `at`; the resume function is cut again, and again."""
+        """Cut at every arrival at `at`; the resume function is cut again at each later arrival."""
 
         def cut(state):
             self.cuts += 1
@@ -176,7 +176,7 @@ class Splitter:
         return trampoline(self.start(intercept(self.fn.__code__, at, cut), args, kwargs))
 
     def cycle(self, at, args, kwargs):
-        """At every arrival at `at` a continuation of the code running there, then a resume function, broken in turn."""
+        """At every arrival at `at`: a continuation runs the instruction, then a resume function follows, which is cut in turn."""
 
         def cut(state):
             self.cuts += 1
@@ -199,7 +199,7 @@ class Splitter:
         return trampoline(self.start(intercept(self.fn.__code__, at, cut), args, kwargs))
 
     def once(self, at, args, kwargs, static):
-        """Cut at the first arrival; run the instruction in a continuation; go on in a resume function.
+        """Cut at the first arrival; run the instruction in a continuation; continue in a resume function.
 
         `static` maps exit keys to the layouts found by an earlier run, which then go through `tail_call`.
         """
@@ -219,7 +219,7 @@ class Splitter:
         return trampoline(made(*(None for _ in params))), learned
 
     def head(self, state):
-        """Restores the state from constants: what generated code does from graph outputs."""
+        """Instructions that restore the state from constants; generated code restores the state from graph outputs."""
         names, stack = state.layout()
         out = [i for name in names for i in (*load_const(state.values[name]), *store_raw(name))]
         unbound = [name for name in FrameLayout.of(state.code).params if name not in state.values]

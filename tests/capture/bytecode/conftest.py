@@ -1,4 +1,4 @@
-"""Lets the room's tests run under a bare interpreter: without torch the package's own `__init__` files are skipped.
+"""Lets the tests of this folder run under a bare interpreter: without torch the package's own `__init__` files are skipped.
 
 python -m pytest -c /dev/null --rootdir=. --confcutdir=tests/capture/bytecode tests/capture/bytecode
 """

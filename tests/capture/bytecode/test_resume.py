@@ -1,4 +1,4 @@
-"""Resume everywhere: every function of the corpus, cut at every instruction, behaves as it does uncut."""
+"""Resume at every instruction: each corpus function, cut at any instruction, behaves as without the cut."""
 
 import difflib
 import fractions
@@ -44,7 +44,7 @@ def prepare(name):
 
 
 def outcome(run, log):
-    """Result or exception (with its chain and the user's line), side effects, and no exception left behind."""
+    """The result or the exception (with its chain and the user's line), and the side effects. No handled exception may remain."""
     try:
         result = run()
         shown = ("returned", repr(result))
@@ -68,7 +68,7 @@ def uncut(name):
 
 
 MOST = 45
-"""Of a longer function's instructions only every second, third ... is cut at."""
+"""The largest number of cuts per function: in a longer function only every second or third instruction is cut."""
 
 
 def points(name):
@@ -110,7 +110,7 @@ def test_continuation_at_every_instruction(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_break_at_every_arrival(name):
-    """As the engine does it: head, native instruction, tail, resume function, broken at the same place again."""
+    """The engine's sequence: head, native instruction, tail, resume function, then the same break again."""
     wanted, met = uncut(name), 0
     for at in points(name)[::3]:
         fn, args, kwargs, log = prepare(name)
@@ -184,7 +184,7 @@ def test_resume_code_is_shared_named_and_mapped():
     made = resume(code, at, **kwargs)
     assert made is resume(code, at, **kwargs)
     assert made is not resume(code, at, locals=("k", "total"), stack=("value",))
-    assert (made.co_name, made.co_qualname) == ("fn", "resume_in_fn_at_4")  # tracebacks show the former
+    assert (made.co_name, made.co_qualname) == ("fn", "resume_in_fn_at_4")  # tracebacks show the code's name
     assert made.co_filename == code.co_filename
     assert made.co_varnames[: made.co_argcount] == ("n", "k", "total", "__stack0")
     assert not made.co_freevars
@@ -269,7 +269,7 @@ def test_errors_name_the_problem():
     at = find_op(code, "GET_ITER")
     with pytest.raises(ValueError, match="stack items"):
         resume(code, at, locals=("n",), stack=())
-    with pytest.raises(ValueError, match="no variables"):
+    with pytest.raises(ValueError, match="are not variables of"):
         resume(code, at, locals=("nothing",), stack=("value",))
     with pytest.raises(ValueError, match="no instruction at offset"):
         resume(code, at + 1, locals=(), stack=("value",))

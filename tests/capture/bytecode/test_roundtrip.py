@@ -1,4 +1,4 @@
-"""decode → assemble gives back the same code: over the standard library, and run."""
+"""Round trip of decode and assemble: the same code object, over the standard library; the reassembled code also runs."""
 
 import dis
 import importlib.util
@@ -67,7 +67,7 @@ def code_objects(code):
 
 
 def plain(code):
-    """What dis says, in terms that do not depend on offsets, pool indices or superinstructions."""
+    """`dis` output without offsets, pool indices and superinstructions."""
     order = {}
     listed = [i for i in dis.get_instructions(code) if i.opname != "EXTENDED_ARG"]
     starts, previous = {}, None
@@ -100,7 +100,7 @@ def plain(code):
 
 
 def with_handlers_that_run(code):
-    """The instructions of `code`: a `try` around nothing that raises has a handler without need for a stack."""
+    """The decoded instructions of `code`. A handler around instructions that cannot raise needs no stack, so it is dropped."""
     instructions = decode(code)
     for i in instructions:
         i.handler = None if i.opname in QUIET else i.handler
@@ -109,7 +109,7 @@ def with_handlers_that_run(code):
 
 def check(code):
     made = assemble(decode(code), code)
-    # What is split shifts positions of jumps, so jump goals are compared on the decoded form instead.
+    # Split instructions shift the positions of jumps, so jump targets are compared on the decoded form instead.
     old, new = plain_decoded(code), plain_decoded(made)
     assert old == new, code
     if not any(i.opname in SUPERINSTRUCTIONS or casts(i) for i in dis.get_instructions(code)):
@@ -117,7 +117,7 @@ def check(code):
     for field in ("co_varnames", "co_cellvars", "co_freevars", "co_flags", "co_argcount", "co_name", "co_qualname"):
         assert getattr(code, field) == getattr(made, field), (code, field)
     assert made.co_stacksize >= max(stack_depth(with_handlers_that_run(code)).values())
-    # EXTENDED_ARGs may differ: pools are in another order, and the compiler leaves superfluous ones.
+    # EXTENDED_ARGs may differ: the pools are in another order, and the compiler leaves superfluous EXTENDED_ARGs.
     same_shape = made.co_code[::3] == owning(code.co_code)[::3]
     if same_shape:
         assert list(code.co_lines()) == list(made.co_lines()), code
@@ -126,12 +126,12 @@ def check(code):
 
 
 def casts(instruction):
-    """Whether this is a comparison that casts its result to bool: decoded, it is two instructions."""
+    """Whether a comparison casts its result to bool; its decoded form has two instructions."""
     return instruction.opname == "COMPARE_OP" and bool(instruction.arg & COMPARE_TO_BOOL)
 
 
 def owning(raw):
-    """The bytes of code with loads that own what they push, in place of 3.14's that borrow."""
+    """The bytecode with owning loads in place of 3.14's borrowing loads."""
     owns, borrows = dis.opmap["LOAD_FAST"], dis.opmap.get("LOAD_FAST_BORROW")
     return bytes(owns if n % 2 == 0 and byte == borrows else byte for n, byte in enumerate(raw))
 
@@ -166,7 +166,7 @@ def test_standard_library(part):
 
 
 def reassembled(code):
-    """A module's code with every code object in it taken apart and put together."""
+    """A module's code with every nested code object decoded and assembled again."""
     made = assemble(decode(code), code)
     consts = tuple(reassembled(const) if isinstance(const, types.CodeType) else const for const in made.co_consts)
     return made.replace(co_consts=consts)
@@ -253,7 +253,7 @@ out.append(asyncio.run(main()))
 
 
 def shell(instructions, **kwargs):
-    """A function of one argument `x` made of instructions."""
+    """A function of one argument `x` with the given instructions."""
     code = (lambda x: None).__code__
     return types.FunctionType(assemble([*decode(code)[:1], *instructions], code, **kwargs), {})
 
@@ -287,7 +287,7 @@ def test_every_comparison():
     for operator in COMPARE_OPERATORS:
         fn = shell([*load_fast("x"), *load_const(2), *compare_op(operator), *return_value()])
         plain_fn = eval(f"lambda x: x {operator} 2")
-        for value in values * 30:  # often enough for the specialised forms to come in
+        for value in values * 30:  # enough iterations for the specialised instructions
             try:
                 wanted = plain_fn(value)
             except TypeError:

@@ -1,9 +1,9 @@
-"""The proof rejects what would push a NULL, and accepts all that CPython's own compiler makes (`test_roundtrip` too)."""
+"""The verifier rejects code that would push NULL, and accepts all code of CPython's own compiler (`test_roundtrip` too)."""
 
 import pytest
 
 from pycompiler.capture.bytecode import assemble, build, decode
-from pycompiler.capture.bytecode.instruction import Handler
+from pycompiler.capture.bytecode.instruction import ExceptionHandler
 from pycompiler.capture.bytecode.tables import VERSION
 from pycompiler.capture.bytecode.verify import Unsound, prove
 
@@ -22,10 +22,10 @@ def test_a_variable_that_some_way_leaves_unbound():
     code = returned(
         *build.load_fast("x"), *build.jump_if(True, load[0]), *build.load_const(1), *build.store_fast("y"), *load
     )
-    if VERSION == (3, 11):  # its LOAD_FAST checks
+    if VERSION == (3, 11):  # LOAD_FAST of 3.11 checks
         prove(code, ("x", "y"), bound=("x",))
     else:
-        rejected(code, "not every way to it binds y", bound=("x",))
+        rejected(code, "not every path to the instruction binds y", bound=("x",))
     load[0].opname = build.load_fast_check("y")[0].opname
     assert prove(code, ("x", "y"), bound=("x",)) == 1
 
@@ -38,13 +38,13 @@ def test_a_check_that_passed_binds():
 def test_a_deleted_variable_and_the_way_through_a_handler():
     handler = build.pop_top()
     body = [*build.load_const(1), *build.store_fast("y"), *build.load_fast("x"), *build.store_fast("x")]
-    body[2].handler = Handler(handler[0], 0, False)
+    body[2].handler = ExceptionHandler(handler[0], 0, False)
     after = returned(*build.load_fast_check("y"))
     code = [*body, *build.delete_fast("y"), *after, *handler, *returned(*build.load_fast("y"))]
     assert prove(code, ("x", "y"), bound=("x",)) == 1
     body[1], body[0] = build.nop()[0], build.nop()[0]
     if VERSION > (3, 11):
-        rejected([*body, *code[4:]], "not every way", bound=("x",))
+        rejected([*body, *code[4:]], "not every path", bound=("x",))
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_a_deleted_variable_and_the_way_through_a_handler():
             [*build.load_const(0), *build.op("POP_EXCEPT"), *returned(*build.load_const(0))],
             "would restore an? (integer|value)",
         ),
-        ([*build.load_const("no"), *build.load_const(ValueError), *build.op("RERAISE", 1)], "wants an index"),
+        ([*build.load_const("no"), *build.load_const(ValueError), *build.op("RERAISE", 1)], "needs an index"),
         (build.load_const(0), "falls off the end"),
-        (returned(*build.load_fast("unknown")), "names no variable"),
+        (returned(*build.load_fast("unknown")), "names an unknown variable"),
     ],
 )
 def test_rejected(code, text):
@@ -80,7 +80,7 @@ def test_a_restored_cell_is_a_cell():
 def test_two_depths_at_one_place():
     end = build.nop()
     code = [*build.load_fast("x"), *build.jump_if(True, end[0]), *build.load_const(1), *end]
-    rejected(returned(*code, *build.load_const(2)), "0 items by one way|1 items by one way", bound=("x",))
+    rejected(returned(*code, *build.load_const(2)), "0 items on one path|1 items on one path", bound=("x",))
 
 
 def test_no_code_object_is_made_of_what_is_rejected():
@@ -107,4 +107,4 @@ def test_loads_of_the_program_that_ways_of_ours_reach_unbound_become_checked_one
 def test_an_opcode_that_nothing_is_known_of():
     code = returned(*build.load_const(0))
     code[0].opname = "LOAD_SOMETHING"
-    rejected(code, "wants a row in bytecode/verify.py")
+    rejected(code, "add a row to bytecode/verify.py")

@@ -1,1 +1,1 @@
-"""Small functions under test, one file a family of Python's or torch's features; `test_corpus.py` runs them all."""
+"""Small functions under test, one file per family of Python or torch features; `test_corpus.py` runs them all."""

@@ -1,4 +1,4 @@
-"""Argument forms: defaults, *args, keyword-only, positional-only, **kwargs, calls that bind wrongly."""
+"""Argument forms: defaults, *args, keyword-only, positional-only, **kwargs, and calls that do not bind."""
 
 from __future__ import annotations
 

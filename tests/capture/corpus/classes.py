@@ -474,7 +474,7 @@ def metaclass_protocols(x):
 
 
 class Hiding(type):
-    """What it says of its classes is no matter to where their attributes are found."""
+    """A metaclass whose `__dict__` and `__mro__` must not affect the attribute lookup on its classes."""
 
     __dict__ = property(lambda cls: {"hidden": 1})
     __mro__ = property(lambda cls: ("hidden",))
@@ -787,7 +787,7 @@ def abstract_classes(x):
 
 
 class AnsweringMeta(type):
-    """Knows every name, `__abstractmethods__` as well."""
+    """A metaclass that answers every name, `__abstractmethods__` too."""
 
     def __call__(cls, *args):
         made = super().__call__(*args)
@@ -981,7 +981,7 @@ class Weird:
     act = torch.nn.functional.relu
     op = staticmethod(torch.sin)
     part = functools.partial(torch.add, alpha=2)
-    part = staticmethod(part) if sys.version_info >= (3, 14) else part  # a method from then on
+    part = staticmethod(part) if sys.version_info >= (3, 14) else part  # a method since 3.14
     builtin = len
 
     def __init__(self):
@@ -1037,7 +1037,7 @@ class _Unnamed:
     pass
 
 
-_Unnamed.late = functools.cached_property(lambda self: 2)  # nobody called its __set_name__
+_Unnamed.late = functools.cached_property(lambda self: 2)  # its __set_name__ was never called
 
 
 @case(X, _Unnamed())

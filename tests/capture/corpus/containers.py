@@ -336,6 +336,8 @@ def deque_new(x):
     e.extend([1, 2])
     e.extendleft([3])
     e.rotate(1)
+    e.insert(1, 7)
+    e.insert(-1, 8)
     return x + d[0] + len(d), list(d), list(e), e.popleft(), e.pop(), d.maxlen, 2 in d
 
 

@@ -1,4 +1,4 @@
-"""Side effects: their order, what is shared between them, what the program and the caller see of them."""
+"""Side effects: their order, sharing between them, and their visibility to the program and the caller."""
 
 from __future__ import annotations
 

@@ -657,7 +657,7 @@ def elements_see_what_was_added_before():
     return grown, queue, sorted(members)
 
 
-@case(breaks=ANY if sys.version_info >= (3, 14) else ())  # their signatures are not known there
+@case(breaks=ANY if sys.version_info >= (3, 14) else ())  # signatures are unknown since 3.14
 def wrong_arguments_of_iterators():
     texts = []
     for make in (

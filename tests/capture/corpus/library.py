@@ -1,4 +1,4 @@
-"""Functions of the standard library that are written in Python, inlined or broken at, always with eager's result."""
+"""Functions of the standard library that are written in Python: inlined, or a graph break, always with eager's result."""
 
 from __future__ import annotations
 

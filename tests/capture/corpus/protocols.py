@@ -506,7 +506,7 @@ def eq_non_bool(x):
     return x + 1, Eq() == 1, Eq() != 1, Eq() in [1], [Eq()] == [3]
 
 
-@case(X, breaks=ANY if sys.version_info >= (3, 14) else ())  # whose errors say what the hash is for
+@case(X, breaks=ANY if sys.version_info >= (3, 14) else ())  # errors of 3.14 name the use of the hash
 def unhashable(x):
     out = []
     for make in (lambda: {Eq(): 1}, lambda: {[]: 1}, lambda: hash({}), lambda: {(1, []): 2}):

@@ -795,7 +795,7 @@ def chained_in_place_on_slices(x):
 
 
 class Scaled(torch.nn.Parameter):
-    """Takes no part in calls, as its base."""
+    """Has the base's `__torch_function__`, which is disabled."""
 
     scale = 3
 

@@ -1,4 +1,4 @@
-"""Functions that take functions: torch.func's transforms, torch.cond, checkpoints; what their functions do besides."""
+"""Functions that take functions: torch.func's transforms, torch.cond, checkpoints, and side effects inside them."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def checkpoint_of_other_kinds(x):
     return checkpoint(torch.sin, x, use_reentrant=True)
 
 
-# what maps cotangents -------------------------------------------------------------------------------------------------
+# pullbacks ------------------------------------------------------------------------------------------------------------
 @case(X, W, graphs=1)
 def vector_jacobian_product(x, w):
     value, pull = vjp(lambda x, w: (torch.tanh(x @ w), x.sum()), x, w)

@@ -1,4 +1,4 @@
-"""A dict that is also the attributes of something: what is written through one is read through the other."""
+"""A dict that is also the attribute dict of an object: a write through either name is visible through the other."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_both(program, make):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("make", (Box, linear), ids=lambda m: m.__name__)
 def test_apart_then_both(program, make):
-    """What was compiled for a dict of its own is not run for one that is the object's."""
+    """An entry for a separate dict must not run for the object's own attribute dict."""
     compiled = pycompiler.compile(program)
     for share in (False, True, False):
         a, b = make(a=5), make(a=5)

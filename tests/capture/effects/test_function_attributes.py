@@ -1,4 +1,4 @@
-"""What a program stores on functions that existed before: counters of decorators, results kept beside."""
+"""Attributes that a program stores on existing functions: counters of decorators, cached results."""
 
 from __future__ import annotations
 

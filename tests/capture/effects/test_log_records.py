@@ -1,4 +1,4 @@
-"""Records of `logging`: made behind the graph, unless code of the program's gets them."""
+"""`logging` records: created after the graph, unless the program's own code receives them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _by_a_parent(logger: logging.Logger) -> Callable[[], int]:
 @pytest.mark.parametrize("listens", [_filtered, _filtered_by_handler, _formatted, _by_a_parent])
 @pytest.mark.parametrize("first", [True, False])
 def test_whoever_gets_a_record(listens: Callable[[logging.Logger], Callable[[], int]], first: bool) -> None:
-    """One that comes later has the frame run eagerly."""
+    """A receiver that is registered later makes the frame run eagerly."""
     logger = loud()
     logger.addHandler(logging.NullHandler())
     count: Callable[[], int] = (lambda: 0) if not first else listens(logger)
@@ -143,7 +143,7 @@ def test_a_handler_whose_level_is_not_reached() -> None:
     compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
     assert torch.equal(compiled(X), fn(X))
     logger.setLevel(logging.DEBUG)
-    logger._cache.clear()  # type: ignore[attr-defined]  # of a logger that no manager knows
+    logger._cache.clear()  # type: ignore[attr-defined]  # a logger outside any manager
     handler.records.clear()
     want = fn(X)
     handler.records.clear()

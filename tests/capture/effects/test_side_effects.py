@@ -1,4 +1,4 @@
-"""Effects are replayed in the order of the program: finalizers that the stores run see, and leave, what they do in eager."""
+"""Replay order of side effects: a finalizer that a replayed store triggers reads and writes the same state as in eager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED: dict[str, Any] = {"number": 0}
 
 
 class Ghost:
-    """Writes down what it sees when it goes, and leaves its own mark."""
+    """An object whose finalizer records the state it reads and writes a mark."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name, self.world = name, world
@@ -154,7 +154,8 @@ def test_finalizers_see_what_was_written_before(program: Callable[..., Any]) -> 
 
 
 def test_many_writes_of_one_place_are_few() -> None:
-    """Nothing that a counter or a list of numbers drops runs code; of what may, so many are told apart, and no more."""
+    """Stores merge where the dropped values run no code, as
+    in a counter. Other stores stay apart, up to a limit."""
 
     def counts(o: Any, x: Any, times: int) -> Any:
         for i in range(times):

@@ -1,4 +1,4 @@
-"""Each kind of graph break has a test that provokes it; the values stay those of eager Python."""
+"""Kinds of graph break: a test provokes each kind and compares the values with eager Python."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 from capture.harness import Case, World, compare, compile_recorded, run
 
 import pycompiler
-from pycompiler.capture import context
 from pycompiler.capture.breaks import BREAK_KINDS, Break
+from pycompiler.capture.interpreter import context
 from pycompiler.errors import Unsupported
 
 X = torch.arange(4.0)
@@ -23,7 +23,7 @@ PROVOKERS: dict[str, Case] = {}
 
 
 def provokes(kind: str, *args: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function that breaks with `kind`."""
+    """Register a function that breaks the graph with `kind`."""
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         PROVOKERS[kind] = Case(fn, args, **options)
@@ -255,7 +255,7 @@ def test_kind_is_provoked(kind: str) -> None:
     with _small_budget(kind):
         compare(eager, run(compiled.fn, world))
         compare(eager, run(compiled.fn, world))
-    if kind == "trace-budget":  # the whole frame runs eagerly: resuming would spend the budget again
+    if kind == "trace-budget":  # the whole frame runs eagerly: a resume would spend the budget again
         assert not compiled.breaks
     else:
         assert kind in compiled.breaks
@@ -263,7 +263,7 @@ def test_kind_is_provoked(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BREAK_KINDS)
 def test_fullgraph_raises_it(kind: str) -> None:
-    """The first break of a capture is raised with its id, a reason, the user's line and a hint."""
+    """A fullgraph capture raises its first break with id, reason, the user's line and a hint."""
     case = PROVOKERS[kind]
     args, kwargs = World(case).fresh()
     compiled = pycompiler.compile(case.fn, backend="eager", fullgraph=True)
@@ -294,7 +294,7 @@ class Iterates:
 
 
 def test_reasons_show_what_the_program_has() -> None:
-    """Values as their own repr or type, no class of capture's."""
+    """Reasons show values by their own repr or type, never by a class of capture."""
 
     def fn(x: Any, n: int) -> Any:
         print("a step", x, 2.5, None, [1, n], {"a": 1}, range(3), slice(1, n), zip([1], [2]), Iterates(), len, len(x))

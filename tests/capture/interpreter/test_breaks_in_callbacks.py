@@ -1,4 +1,4 @@
-"""A graph that breaks in a function that a builtin calls: what the function gives is the builtin's, not what the builtin gives."""
+"""Graph breaks in a function that a builtin calls: its result goes to the builtin and is not the builtin's own result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A break below a call where something is alive that generated code cannot make: the call is the break, not the whole frame."""
+"""Graph breaks below a call, with a live value that generated code cannot rebuild: the call breaks, not the whole frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph breaks inside of loops: few compiles, however long the loop and whatever differs from pass to pass.
+"""Graph breaks inside loops: few compiles, for any length of the loop and any difference between its passes.
 
 Each program runs as written, then compiled twice: same values, and no compile in the second call.
 """
@@ -17,13 +17,14 @@ from torch import fx, nn
 
 import pycompiler
 from pycompiler.pipeline.compiler import PASSES
+from tests.harness.compare import assert_same
 
 N = 12
 SAID: list[Any] = []
 
 
 def say(what: Any) -> None:
-    """What breaks the graph: a call that no capture follows."""
+    """A call that breaks the graph: capture does not enter it."""
     SAID.append(what)
 
 
@@ -208,14 +209,9 @@ def limits_are_errors() -> Iterator[None]:
 
 
 def said(program: Callable[[], Any]) -> tuple[Any, list[Any]]:
-    """What the program gives, and what it said."""
+    """The result of the program, and the values passed to `say`."""
     SAID.clear()
     return program(), [*SAID]
-
-
-def assert_same(got: tuple[Any, list[Any]], wanted: tuple[Any, list[Any]]) -> None:
-    torch.testing.assert_close(got[0], wanted[0])
-    assert got[1] == wanted[1]
 
 
 def model() -> nn.ModuleList:

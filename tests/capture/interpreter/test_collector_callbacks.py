@@ -1,4 +1,4 @@
-"""Code of the program's that runs in the middle of a capture: what the collector calls."""
+"""Garbage collection during a capture: callbacks of the program run in the middle of the capture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 
 NESTED = """
 import gc, torch, pycompiler
@@ -22,6 +22,6 @@ assert g(torch.ones(1)).item() == 2
 
 
 def test_what_the_collector_calls_within_another_capture() -> None:
-    """torch makes tensors of Python there with its dispatch off, and crashed where another capture did within that."""
+    """torch creates Python tensors there with its dispatch off: another capture inside that must not crash."""
     done = subprocess.run([sys.executable, "-c", NESTED], capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.returncode == 0, done.stderr

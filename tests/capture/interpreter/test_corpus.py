@@ -1,4 +1,4 @@
-"""Every function of the corpus behaves compiled as it does in eager Python; some also through the native compiler."""
+"""The corpus: every function behaves compiled as in eager Python; some also run through the native compiler."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from capture.corpus import (
 )
 from capture.harness import Case, cases, check_case
 
+pytestmark = pytest.mark.whole  # each row is a rule of its own
+
 MODULES = (
     arguments,
     classes,
@@ -38,7 +40,7 @@ MODULES = (
     transforms,
 )
 
-# Tensor programs of each family whose result depends on how the compiler treats mutation, views and state.
+# Tensor programs of each family whose result depends on the treatment of mutation, views and state.
 NATIVE = (
     "attribute_store", "branch_on_tensor", "buffers", "closure_tensor", "copy_into_list_member", "derived", "dict_of_tensors",
     "evaluation", "inplace_on_input", "inplace_through_view", "list_of_tensors", "mlp", "no_grad", "overlapping_inputs",

@@ -1,4 +1,4 @@
-"""Who asks which frames there are, and what they hold: behind breaks in calls below the root."""
+"""Frame inspection after breaks in calls below the root: existing frames and their variables."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ import pytest
 import torch
 
 import pycompiler
-
-
-def same(fn: Callable[..., Any], *args: Any) -> Any:
-    compiled = pycompiler.compile(fn, backend="eager")
-    wanted = str(fn(*args))
-    assert [str(compiled(*args)) for _ in range(2)] == [wanted, wanted]
-    return compiled
+from tests.harness.compare import assert_same_calls
 
 
 def _named(k: int) -> Any:
@@ -61,7 +55,10 @@ def test_frames_between_a_break_and_the_root(inner: Callable[[int], Any]) -> Non
         found = around(k)
         return found
 
-    same(lambda x: (x + 1, [around(k) for k in (1, 2)], [outer(k) for k in (1, 2, 3)]), torch.ones(2))
+    def fn(x: Any) -> Any:
+        return x + 1, [around(k) for k in (1, 2)], [outer(k) for k in (1, 2, 3)]
+
+    assert_same_calls(pycompiler.compile(fn, backend="eager"), fn, lambda: (torch.ones(2),), exact=True)
 
 
 def test_warnings_of_a_caller_behind_a_break() -> None:
@@ -106,7 +103,7 @@ def test_variables_that_a_frame_shows() -> None:
         return found
 
     for fn in (behind, inside, called):
-        same(fn, torch.ones(2), 3)
+        assert_same_calls(pycompiler.compile(fn, backend="eager"), fn, lambda: (torch.ones(2), 3), exact=True)
 
 
 @pytest.mark.captures_nothing("a frame that the program holds runs eagerly")
@@ -118,7 +115,7 @@ def test_the_line_of_a_frame_that_is_held() -> None:
         pycompiler.graph_break()
         return first, frame.f_lineno, x + 1
 
-    same(fn, torch.ones(2))
+    assert_same_calls(pycompiler.compile(fn, backend="eager"), fn, lambda: (torch.ones(2),), exact=True)
 
 
 def test_references_are_counted() -> None:
@@ -131,4 +128,4 @@ def test_references_are_counted() -> None:
         around = None  # type: ignore[assignment]
         return before, behind, sys.getrefcount(held), around, x + 1
 
-    same(fn, torch.ones(2))
+    assert_same_calls(pycompiler.compile(fn, backend="eager"), fn, lambda: (torch.ones(2),), exact=True)

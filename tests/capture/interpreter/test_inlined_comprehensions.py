@@ -1,4 +1,4 @@
-"""Comprehensions that 3.12 runs in their function's frame: their variable takes the slot of one that closures share."""
+"""Inlined comprehensions (PEP 709, since 3.12): the comprehension variable takes the slot of a variable that closures share."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_break_inside(fn: Callable[..., Any]) -> None:
 
 
 def test_a_cell_in_the_slot_of_a_free_variable() -> None:
-    """3.12 leaves the comprehension's cell there (`v` is 2 behind it): as eager, whatever Python this is."""
+    """3.12 leaves the comprehension's cell in the slot, so `v` is 2 afterwards; the compiled code follows the running Python."""
 
     def made(v: int) -> Callable[[torch.Tensor], Any]:
         def program(x: torch.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""What a variable held ends where the program lets go of it, after a graph break too: nobody else keeps arguments."""
+"""Lifetimes of variables, after graph breaks too: dropped values are freed, since nothing else holds arguments."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_weak_references_see_eager_s_ends(program, backend):
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_resume_functions_that_run_as_they_are(program):
-    """What is compiled is frozen after the first part, or no entry fits: the resume function itself runs."""
+    """The resume function itself runs where compiling stopped after the first part, or where no entry fits."""
     compiled = pycompiler.compile(program, backend="eager")
     told(compiled, 1)
     with pycompiler.set_stance("force_eager"):
@@ -248,7 +248,7 @@ def test_resume_functions_that_run_as_they_are(program):
 
 
 def test_memory_is_free_after_del_behind_a_break():
-    """What a tensor's memory was made of, not its object alone: peaks are eager's."""
+    """The memory behind a tensor is freed too, not its Python object alone: peak memory is eager's."""
 
     def of_memory(x, make):
         big = make()
@@ -274,7 +274,7 @@ def test_memory_is_free_after_del_behind_a_break():
 
 
 def test_a_frame_that_begins_anew_has_its_arguments():
-    """Generated code that finds a number it was not made for runs the frame as it is: nothing may be gone by then."""
+    """Generated code may fail a check on a value and run the frame eagerly: no argument may be freed before that."""
 
     def program(x, n):
         big = watch(x + 1)
@@ -311,7 +311,7 @@ def test_a_tail_call_is_followed_once():
 
     def rest(x):
         _native.entered()
-        _native.entered()  # of nothing any more
+        _native.entered()  # no frame is left to enter
         return x is thing
 
     resumed = _native.CompiledFunction(rest, lambda *r: None, positional=True)
@@ -354,7 +354,7 @@ answering = Answering()
 
 
 def test_what_asks_torch_functions_keeps_no_frame():
-    """The exception that ends the call on stand-ins held its caller, and so all that called the compiled function."""
+    """The exception that ends the call on fake tensors must not keep the callers of the compiled function alive."""
 
     def caller(fn):
         REFS.clear()
@@ -379,7 +379,7 @@ def test_a_variable_is_deleted_once():
 
 
 class Kept(list):
-    """A list that can be watched."""
+    """A list that can have weak references."""
 
 
 def counted_in_a_loop(items):
@@ -408,7 +408,7 @@ BEGUN = (counted_in_a_loop, counted_by_next, counted_in_rows, in_turn)
 
 @pytest.mark.parametrize("program", BEGUN, ids=lambda p: p.__name__)
 def test_what_a_begun_iterator_is_over_dies_with_the_call(program):
-    """Its value referred to itself, so the capture kept what was passed until the collector came."""
+    """The value of a started iterator must not form a reference cycle: the capture would keep the arguments alive."""
     compiled = pycompiler.compile(program, backend="eager")
     for _ in range(3):
         items = Kept([3, 1])
@@ -429,7 +429,7 @@ def reads_a_list_in_a_circle(held: list[Any], key: str) -> Any:
 
 @pytest.mark.parametrize("made", [keeps_its_own_method, reads_a_list_in_a_circle])
 def test_circles_of_existing_objects_keep_nothing_of_the_call(made: Callable[..., Any]) -> None:
-    """The values of a capture referred to each other as these objects do, and lived until the collector came."""
+    """Captured values must not refer to each other in a cycle as these objects do, or they live until a collection."""
     LOG.clear()
     held: Any = {"k": Ended("it")} if made is keeps_its_own_method else [Ended("it")]
     if isinstance(held, dict):

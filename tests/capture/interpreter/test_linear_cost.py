@@ -1,4 +1,4 @@
-"""Capture is linear: twice as many inputs, operators, writes or objects take twice the calls of Python, not four times."""
+"""Linear capture cost: twice as many inputs, operators, writes or objects cost twice the Python calls, not four times."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ CASES: dict[str, Callable[[int], Case]] = {
 
 
 def calls(case: Case) -> int:
-    """How many functions of Python and of C the first call of a compiled function calls."""
+    """The number of Python and C function calls during the first call of a compiled function."""
     fn, args = case
     compiled = pycompiler.compile(fn, backend="eager")
-    with cProfile.Profile() as profile:  # a function of Python's would not see the compiler
+    with cProfile.Profile() as profile:  # a Python profile function would not see the compiler
         compiled(*args)
     counters = pycompiler.counters(compiled)
     assert (counters["compiles"], counters["eager_calls"]) == (1, 0)
@@ -111,6 +111,6 @@ def calls(case: Case) -> int:
 
 @pytest.mark.parametrize("name", CASES)
 def test_capture_is_linear(name: str) -> None:
-    calls(CASES[name](4))  # what is loaded and looked up once
+    calls(CASES[name](4))  # loads and lookups that happen once
     few, more, many = (calls(CASES[name](n)) for n in (20, 40, 80))
     assert many - more <= 2.15 * (more - few), (few, more, many)

@@ -1,4 +1,4 @@
-"""What belongs to the process while a compile runs: signal handlers, trace functions, the random generator."""
+"""Process state during a compile: signal handlers, trace functions, the random generator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 import pycompiler
 from pycompiler import pipeline
-from pycompiler.capture import frame
+from pycompiler.capture.interpreter import frame
 
 
 def slow(x):
@@ -84,7 +84,7 @@ def test_trace_functions_are_not_compiled_and_see_no_compiler(setter, monkeypatc
     compiled = pycompiler.compile(program, backend="eager")
     before = sys.gettrace(), sys.getprofile()
     gc.collect()
-    gc.disable()  # what it ends calls functions, too: of other tests
+    gc.disable()  # finalizers would call functions of other tests
     setter(trace)
     try:
         result = compiled(torch.zeros(1))
@@ -94,7 +94,7 @@ def test_trace_functions_are_not_compiled_and_see_no_compiler(setter, monkeypatc
         gc.enable()
     assert torch.equal(result, program(torch.zeros(1)))
     assert not [name for file, name, _ in seen if "/pycompiler/capture/" in file and "rebuild" not in file]
-    assert len(seen) < 5000  # the way into five compiles and out; the smallest capture alone makes 7,600
+    assert len(seen) < 5000  # entry and exit of five compiles; the smallest capture alone makes 7,600
     assert not {"trace", "helper"} & set(made)
 
 
@@ -122,8 +122,8 @@ def test_a_compile_neither_draws_random_numbers_nor_rewinds_the_generator(backen
             thread.join()
         return capture_frame(*args)
 
-    capture_frame = frame._Session.run
-    monkeypatch.setattr(frame._Session, "run", meanwhile)
+    capture_frame = frame._CaptureAttempts.run
+    monkeypatch.setattr(frame._CaptureAttempts, "run", meanwhile)
     pycompiler.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
     assert len(drawn) == 1
     assert torch.rand(()).item() != drawn[0]
@@ -257,7 +257,7 @@ def test_a_default_dtype_that_is_set_inside(fn: Any, backend: str) -> None:
 
 
 def test_a_default_dtype_that_another_thread_sets_during_a_capture_stays(monkeypatch: Any) -> None:
-    run = frame._Session.run
+    run = frame._CaptureAttempts.run
 
     def meanwhile(*args: Any) -> Any:
         captured = run(*args)
@@ -266,7 +266,7 @@ def test_a_default_dtype_that_another_thread_sets_during_a_capture_stays(monkeyp
         thread.join()
         return captured
 
-    monkeypatch.setattr(frame._Session, "run", meanwhile)
+    monkeypatch.setattr(frame._CaptureAttempts, "run", meanwhile)
     try:
         pycompiler.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
         assert torch.get_default_dtype() is torch.float64

@@ -1,4 +1,4 @@
-"""Random small programs over lists, dicts, objects, tensors and graph breaks: compiled, they do what eager Python does."""
+"""Random small programs over lists, dicts, objects, tensors and graph breaks: compiled code matches eager Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph breaks and what follows them: loops, with, try, nested calls, cells, side effects, exceptions."""
+"""Graph breaks and the code after them: loops, with, try, nested calls, cells, side effects, exceptions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 import torch
 
 import pycompiler
+from tests.harness.compare import assert_same_calls
 
 log: list[Any] = []
 
 
 def note(value: Any) -> Any:
-    """An opaque call: breaks the graph wherever it stands."""
+    """An opaque call: it breaks the graph at any place."""
     log.append(value)
     return value
 
@@ -233,18 +234,14 @@ CASES = [
 ]  # fmt: skip
 
 
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
-    return bool(a == b)
+def noted(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that also returns the log of the call."""
 
+    def run(*args: Any) -> Any:
+        log.clear()
+        return fn(*args), list(log)
 
-def plain(args: tuple[Any, ...]) -> list[Any]:
-    return [vars(a) if isinstance(a, Manager) else a for a in args]
+    return run
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
@@ -252,23 +249,13 @@ def plain(args: tuple[Any, ...]) -> list[Any]:
 def test_like_eager(fn: Callable[..., Any], backend: str) -> None:
     make = ARGS.get(fn.__name__, lambda: (torch.arange(4.0),))
     compiled = pycompiler.compile(fn, backend=backend)
-    for _ in range(3):
-        log.clear()
-        eager_args = make()
-        expected, expected_log = fn(*eager_args), list(log)
-        log.clear()
-        args = make()
-        result = compiled(*args)
-        assert same(expected, result)
-        assert same(expected_log, log)
-        assert same(plain(eager_args), plain(args))
-        assert torch.is_grad_enabled()
+    assert_same_calls(noted(compiled), noted(fn), make, calls=3, exact=True)
 
 
 def test_breaks_and_graphs_are_counted() -> None:
     e = pycompiler.explain(in_callee)(torch.arange(4.0))
     assert e.graph_break_count >= 2
-    assert e.graph_count == 4  # up to the break, between the two, after each
+    assert e.graph_count == 4  # one before the break, one between the two, one after each
     assert "inner" in str(e.break_reasons[0].stack[-1].function)
 
 
@@ -311,7 +298,7 @@ def test_fullgraph_raises_with_reason_stack_and_hint() -> None:
 
 
 def test_a_traceback_names_each_frame_once() -> None:
-    """Also one that the frame hook answered."""
+    """The rule includes a frame that the frame hook answered."""
 
     def callee(x: torch.Tensor) -> None:
         pycompiler.graph_break()
@@ -370,7 +357,7 @@ class Block(torch.nn.Module):
 
 
 class Guarded(torch.nn.Module):
-    """Calls its blocks inside of a try block, where a break in a callee cannot be resumed from outside."""
+    """A module that calls its blocks inside a try block, where a break in a callee cannot be resumed from outside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -399,7 +386,7 @@ def test_frames_that_cannot_be_inlined_are_reached_by_the_hook() -> None:
     expected = model(x)
     assert torch.equal(compiled(x), expected)
     targets = [n.target for gm in graphs for n in gm.graph.nodes if n.op == "call_function"]
-    assert torch._C._nn.linear in targets  # the blocks' own frames were captured
+    assert torch._C._nn.linear in targets  # the frames of the blocks were captured
     count = len(graphs)
     assert torch.equal(compiled(x), expected)
     assert len(graphs) == count

@@ -1,4 +1,4 @@
-"""What is not captured yet gives what eager gives, call after call: each program breaks its graph with the reason named here."""
+"""Programs that capture does not support yet: each breaks its graph with the named reason and matches eager in each call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch._higher_order_ops.while_loop import while_loop
 
 import pycompiler
-from tests.alike import assert_same
+from tests.harness.compare import assert_same
 
 W = torch.ones(3, requires_grad=True)
 LEFT: list[torch.Tensor] = []

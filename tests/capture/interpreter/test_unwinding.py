@@ -1,4 +1,4 @@
-"""Exceptions and lifetimes around graph breaks: what handlers see, what tracebacks say, what dies with the call."""
+"""Exceptions and lifetimes around graph breaks: exceptions in handlers, tracebacks, and objects freed with the call."""
 
 from __future__ import annotations
 
@@ -244,14 +244,14 @@ def closing_again(x, box):
         pycompiler.graph_break()
         return a * scale
 
-    return inner(x) + inner(x + 1)  # the second call checks the guards that the first one made
+    return inner(x) + inner(x + 1)  # the second call checks the guards of the first call
 
 
 def closing_below_a_break(x, box):
     def inner(a):
         return brk(a) + len(box)
 
-    with contextlib.nullcontext():  # breaks below are no breaks of this frame: the hook catches `inner`
+    with contextlib.nullcontext():  # breaks below do not break this frame: the hook catches `inner`
         return x * inner(1) + inner(2)
 
 
@@ -299,11 +299,11 @@ def test_what_is_passed_dies_with_the_call(program, backend):
 
 
 class Row(list):
-    """A list that can be watched."""
+    """A list that can have weak references."""
 
 
 class Table(dict):
-    """A dict that can be watched."""
+    """A dict that can have weak references."""
 
 
 def read_and_broken(items, table, x):
@@ -427,7 +427,7 @@ class Told(Exception):
 
 
 def test_an_exception_that_exists_is_initialised() -> None:
-    """Its `args` are C's: the call that sets them is the interpreter's."""
+    """CPython's C code sets `args`, in the call that the interpreter makes."""
     made = Told.__new__(Told, "text", 2)
     pycompiler.compile(Told.__init__, backend="eager")(made, "text", 2)
     assert made.args == ("text",)

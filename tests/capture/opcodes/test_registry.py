@@ -1,4 +1,4 @@
-"""Each opcode of each supported Python is handled, or listed with the reason why it is not.
+"""Opcode coverage: each opcode of each supported Python has a handler, or an entry with the reason for its absence.
 
 `opcodes_3.1x.txt` hold `dis.opmap` of the released interpreters, without instrumented forms and pseudo-instructions.
 """

@@ -1,4 +1,4 @@
-"""A capture is data: no graph is compiled, nobody is called, and its code is assembled later, as often as wanted."""
+"""A capture as data: no graph is compiled, no function is called, and the code is assembled later, any number of times."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 
 import pycompiler
 from pycompiler import logs
-from pycompiler.capture import context
 from pycompiler.capture.breaks import BreakRecord, SkipFrame
-from pycompiler.capture.frame import Captured, capture_frame
-from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill, holes
+from pycompiler.capture.interpreter import context
+from pycompiler.capture.interpreter.frame import Captured, capture_frame
+from pycompiler.capture.recipe.recipe import GRAPH, TAIL_CALL, Hole, Resume, fill, holes
 from pycompiler.ir.source import Source
 
 
@@ -61,7 +61,7 @@ def test_generated_code_has_holes_and_is_filled_twice() -> None:
 
 
 def test_what_guards_tell_of_places_is_looked_up() -> None:
-    """Each load of an item walked all guards: of 4n lists that took 15 times as many comparisons as of n."""
+    """Each load of an item looks up its guards, without a walk over all: comparisons stay linear in the number of lists."""
 
     def compared(count: int) -> int:
         with mock.patch.object(Source, "__eq__", autospec=True, side_effect=Source.__eq__) as asked:
@@ -97,7 +97,7 @@ def test_breaks_are_part_of_the_result() -> None:
 
 
 def test_who_hears_of_a_break_is_called_after_the_capture() -> None:
-    """A handler of the user's logs ran with torch's state as the captured program had left it at its break."""
+    """A log handler of the user runs under the caller's torch state, not under the state at the captured break."""
     seen = []
 
     class Handler(logging.Handler):
@@ -141,7 +141,7 @@ def breaks(layer, x, kept):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("f", [lambda layer, x, kept: layer(x, kept), breaks], ids=["whole", "break"])
 def test_no_tensor_of_the_call_is_held(f: types.FunctionType) -> None:
-    """Inputs were held by the examples of a capture; they are at their sources."""
+    """A capture refers to its inputs by their sources and holds no example tensors."""
     layer, x = Layer(), torch.randn(3)
     captured = capture(f, layer, x, dict[str, object]())
     held = {name: weakref.ref(t) for name, t in {"x": x, **layer.state_dict(keep_vars=True)}.items()}

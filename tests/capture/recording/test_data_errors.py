@@ -1,4 +1,4 @@
-"""Errors that depend on data: what eager has done by then is done, and its handlers run."""
+"""Data-dependent errors: eager's earlier side effects have happened, and the program's handlers run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
-from pycompiler.ir.autocast import autocast_nesting
+from pycompiler.torch_compat.autocast_regions import autocast_nesting
+from tests.harness.compare import assert_same_calls
 
 BACKENDS = ("eager", "aot_eager", "native")
 GOOD, BAD = torch.tensor([0, 1]), torch.tensor([0, 9])
@@ -111,24 +112,6 @@ PROGRAMS: list[Callable[..., Any]] = [
 ]  # fmt: skip
 
 
-def run(fn: Callable[..., Any], i: torch.Tensor, grad: bool) -> Any:
-    seen: list[int] = []
-    x = torch.arange(3.0).requires_grad_(grad)
-    try:
-        result = fn(seen, x, i)
-    except Exception as e:
-        return type(e), str(e), seen
-    results = result if isinstance(result, tuple) else (result,)
-    wanted = [r.sum() for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
-    if wanted:
-        torch.autograd.backward(wanted)
-    return (
-        [r.tolist() if isinstance(r, torch.Tensor) else r for r in results],
-        seen,
-        x.grad is not None and x.grad.tolist(),
-    )
-
-
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", PROGRAMS)
@@ -136,7 +119,8 @@ def test_errors_come_where_eager_has_them(fn: Callable[..., Any], backend: str, 
     for first in (GOOD, BAD):
         compiled = pycompiler.compile(fn, backend=backend)
         for i in (first, BAD, GOOD, BAD):
-            assert run(compiled, i, grad) == run(fn, i, grad)
+            given = lambda i=i: ([], torch.arange(3.0).requires_grad_(grad), i)  # noqa: E731
+            assert_same_calls(compiled, fn, given, calls=1, backward=True, exact=True)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -212,7 +196,7 @@ IRREVOCABLE: list[Callable[..., Any]] = [
 
 
 def state_after(fn: Callable[..., Any], i: torch.Tensor, grads: tuple[bool, bool]) -> Any:
-    """Results, effects, gradients, what is written, and the next random number."""
+    """Results, side effects, gradients, written tensors, and the next random number."""
     seen: list[int] = []
     x, base = torch.arange(3.0).requires_grad_(grads[0]), torch.ones(3, requires_grad=grads[1])
     w = base * 1
@@ -282,7 +266,7 @@ def test_what_cannot_be_undone_is_in_no_graph_with_errors_that_are_handled(backe
         if order == "after" and backend != "aot_eager":
             assert whole(torch.ones(3), BAD).tolist() == [2.0] * 3
         else:
-            with pytest.raises(IndexError):  # not handled, but not twice, either
+            with pytest.raises(IndexError):  # not handled, but raised only once
                 whole(torch.ones(3), BAD)
 
 
@@ -320,7 +304,7 @@ CHECKED: dict[str, tuple[Callable[[torch.Tensor], Any], Any, Any]] = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", list(CHECKED))
 def test_kernels_that_check_their_arguments(name: str, backend: str, read: bool) -> None:
-    """Whether somebody reads the result or not."""
+    """The error comes whether the result is used or not."""
     operator, good, bad = CHECKED[name]
 
     def fn(seen: list[int], x: torch.Tensor) -> Any:
@@ -344,7 +328,7 @@ def test_kernels_that_check_their_arguments(name: str, backend: str, read: bool)
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_switched_state_is_switched_back(backend: str) -> None:
-    """Eager leaves the `with` by its error."""
+    """Eager leaves the `with` block by its error."""
 
     @pycompiler.compile(backend=backend)
     def fn(x: torch.Tensor, i: torch.Tensor) -> Any:
@@ -370,7 +354,7 @@ def test_a_users_backend_tells_its_errors() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_operators_of_the_programs_that_compute_do_not_break_graphs_with_errors_that_are_handled(backend: str) -> None:
-    """Experts' products in transformers are one: such models had three breaks."""
+    """Expert products in transformers use such an operator: it must not break the graph there."""
     with torch.library._scoped_library("errors_of_data", "FRAGMENT") as library:
         library.define("double(Tensor x) -> Tensor")
         library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
@@ -387,7 +371,7 @@ def test_operators_of_the_programs_that_compute_do_not_break_graphs_with_errors_
         assert compiled.counters()["compiles"] == 1
 
 
-# Operators that draw numbers, and what they refuse.
+# Operators that draw random numbers, with arguments that they refuse.
 DRAWING: dict[str, Callable[[Tensor], Tensor]] = {
     "bernoulli": torch.bernoulli,
     "bernoulli_": lambda x: torch.empty(2).bernoulli_(x),
@@ -428,16 +412,7 @@ def test_operators_that_draw_refuse_where_eager_does(name: str, program: Any, ba
     def fn(x: Tensor) -> Any:
         return program(draw, x)
 
-    def outcome(call: Any) -> list[Any]:
-        torch.manual_seed(0)
-        x = torch.tensor([0.5, -1.0])
-        try:
-            found = [t.tolist() for t in call(x)]
-        except RuntimeError as error:
-            found = [str(error)]
-        return [found, x.tolist(), torch.rand(1).item()]
-
-    assert outcome(pycompiler.compile(fn, backend=backend)) == outcome(fn)
+    assert_same_calls(pycompiler.compile(fn, backend=backend), fn, lambda: (torch.tensor([0.5, -1.0]),), exact=True)
 
 
 class State:
@@ -521,7 +496,7 @@ def told_before(seen: list[int], a: torch.Tensor, b: torch.Tensor, i: torch.Tens
 def test_written_inputs_that_share_memory_beside_an_error_of_data(
     fn: Callable[..., Any], backend: str, inference: bool
 ) -> None:
-    """Such a call ran the graph as it was captured: what stands for the program's own error reached the caller."""
+    """The program must get eager's error. A stand-in for it, from a graph that runs as captured, must not reach the caller."""
     compiled = pycompiler.compile(fn, backend=backend)
     for factor, i in ((0.1, GOOD), (1.0, BAD), (0.1, BAD), (1.0, GOOD)):
         made = []
@@ -562,7 +537,7 @@ leaf = torch.ones(3, requires_grad=True)
     ids=["element", "view", "drawn"],
 )  # fmt: skip
 def test_errors_of_graphs_that_run_as_captured_have_the_program_s_line(fn: Callable[..., Any], x: Tensor) -> None:
-    """It was that of the graph module; nothing is written when they come, so the frame runs again."""
+    """The line must not be a line of the graph module. Nothing is written before these errors, so the frame runs again."""
     compiled = pycompiler.compile(fn, backend="eager")
     for _ in range(2):
         lines, states = [], []
@@ -609,7 +584,7 @@ def drawn(y: Tensor, i: Tensor) -> Tensor:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [multiplied, drawn])
 def test_a_checkpoint_ends_what_it_computes_again(fn: Callable[..., Any], backend: str) -> None:
-    """By an exception of its own, when the last tensor is saved: that is no error of the graph's operators."""
+    """A checkpoint stops its recompute by its own exception when the last tensor is saved; no operator has failed then."""
     found = []
     for run in (fn, pycompiler.compile(fn, backend=backend)):
         torch.manual_seed(3)

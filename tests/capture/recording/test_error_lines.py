@@ -1,5 +1,5 @@
-"""An error of data that a compiled graph finds is raised by the program's own line: the frame runs again as it is written, where
-the graph has done nothing by then."""
+"""Lines of data-dependent errors: the frame runs again as written, so the program's
+own line raises the error. The graph must not have written anything before."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ PROGRAMS: list[Program] = [
 
 
 def told(program: Program, grad: bool) -> tuple[Any, ...]:
-    """The error, the lines of this file that it passed, and what was done by then."""
+    """The error, its lines in this file, and the state after the error."""
     x = torch.ones(3)
     x = x.requires_grad_() if grad else x
     log: list[Any] = []
@@ -146,7 +146,7 @@ def written_in_torchs_own(x: torch.Tensor, log: list[Any]) -> Any:
     "program", [written_ahead, written_ahead_of_an_effect, written_behind_a_break, written_in_torchs_own]
 )
 def test_a_graph_that_has_written_by_then_names_the_lines_itself(program: Program, backend: str) -> None:
-    """One that runs as it was captured: it had those of the graph module, beside a line of another statement."""
+    """Such a graph runs as captured, and its traceback must show the program's statement, not a line of the graph module."""
     compiled = pycompiler.compile(program, backend=backend)
     want = told(program, False)
     for _ in range(2):
@@ -183,7 +183,7 @@ def written_by_what_it_is(x: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_a_write_that_its_kernel_refuses_ahead_of_a_break_has_the_programs_line(backend: str) -> None:
-    """No error of the data's: no operator of the graph was thought to raise."""
+    """The data cause no error here: no operator of the graph counts as raising."""
     compiled = pycompiler.compile(written_by_what_it_is, backend=backend)
     found = []
     for run in (written_by_what_it_is, compiled, compiled):
@@ -213,7 +213,7 @@ def written_before_it_is_logged(x: torch.Tensor, y: torch.Tensor, log: list[Any]
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_what_came_before_a_refused_write_has_happened(backend: str) -> None:
-    """The graph has done nothing by then, and the frame runs again; one that has written does not."""
+    """A graph without earlier writes lets the frame run again; a graph that has written does not."""
     compiled = pycompiler.compile(logged_and_written, backend=backend)
     compiled(torch.ones(3), torch.ones(3), [])
     found = []
@@ -248,7 +248,7 @@ def switched_and_written(x: torch.Tensor, y: torch.Tensor) -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("program", [switched_for_good, switched_for_a_while, switched_and_written])
 def test_a_refused_write_leaves_modes_as_eager_does(program: Program, backend: str) -> None:
-    """The graph that runs in the place of a compiled one, whose inputs share memory, left gradients off for the rest of the program."""
+    """A graph with aliased inputs is replaced by another graph: the other graph must not leave gradients off after its error."""
     compiled = pycompiler.compile(program, backend=backend)
     compiled(torch.ones(3), torch.ones(3))
     found = []

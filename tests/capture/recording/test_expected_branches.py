@@ -1,4 +1,4 @@
-"""Branches on the data of a tensor of which one side only raises: the graph looks, and where it raises, eager raises."""
+"""Data-dependent branches with one side that only raises: the graph checks the condition, and eager raises the error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def handled(x: torch.Tensor, seen: list[int]) -> Any:
 
 
 def number(x: torch.Tensor, seen: list[int]) -> Any:
-    if x.clamp(min=0).sum():  # of no dtype of truths
+    if x.clamp(min=0).sum():  # the dtype is not bool
         return x
     raise ValueError("nothing is positive")
 

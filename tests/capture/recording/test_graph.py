@@ -11,7 +11,7 @@ from capture.harness import compile_recorded
 from torch import nn
 
 import pycompiler
-from pycompiler.capture.recipe import Recipe
+from pycompiler.capture.recipe.recipe import Recipe
 from pycompiler.wrapping import compiled_of
 
 
@@ -25,7 +25,7 @@ class Deep(nn.Module):
 
 
 def test_inputs_of_deep_sources_have_names_of_their_own() -> None:
-    """The names of weight and bias begin alike, and are far too long."""
+    """The names of weight and bias start alike and are longer than the limit."""
     net, x = Deep(40), torch.ones(2, 4)
     compiled = compile_recorded(lambda x: net(x))
     assert torch.equal(compiled.fn(x), net(x))
@@ -54,7 +54,7 @@ class Result:
 
 
 def test_generated_code_reads_once_what_inputs_have_in_common() -> None:
-    """What leads to several parameters is read once, and nothing of it is kept: a module that was taken out ends."""
+    """The common prefix of several parameters is read once, and the code keeps no reference: a removed module is freed."""
     net, x = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))), torch.ones(2, 4)
     compiled = pycompiler.compile(lambda x: Result(net(x)), backend="eager", fullgraph=True)
     assert torch.equal(compiled(x).value, net(x))
@@ -74,7 +74,7 @@ class State:
 
 
 def test_objects_that_are_written_are_different_ones() -> None:
-    """One guard says so of all that are alike; each pair is told apart."""
+    """One guard covers all objects of a class: each pair must be distinct."""
 
     def fn(x: torch.Tensor, a: State, b: State, c: State) -> torch.Tensor:
         a.count, b.count = 1, 2
@@ -87,4 +87,4 @@ def test_objects_that_are_written_are_different_ones() -> None:
         assert torch.equal(got, wanted) and [s.count for s in mine] == [s.count for s in theirs], same
     assert pycompiler.counters(compiled)["compiles"] == 5
     first = recipes(compiled)[-1]
-    assert sum(g.kind == "no_alias" for g in first.guards) == 2  # objects, and their dicts
+    assert sum(g.kind == "no_alias" for g in first.guards) == 2  # one for the objects, one for their dicts

@@ -1,7 +1,7 @@
-"""Errors that any operator may have (of memory, an interrupt) reach the program's handlers and managers, as in eager.
+"""Errors that any operator may raise (out of memory, an interrupt): they reach the program's handlers and context managers.
 
-In: a function whose graph fails for a reason that no operator is known for.  What a frame has entered before a break is left, and
-handlers within one graph run, by the frame as it is written.
+In: a function whose graph fails in an operator that is not known to raise.  Context managers entered before a break are
+exited. Handlers within one graph run in the frame as written.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 BACKENDS = ["eager", "aot_eager", "native"]
 Seen = list[Any]
@@ -130,23 +131,18 @@ def outcome(run: Fn, x: torch.Tensor) -> Any:
     return result, seen, state
 
 
-def same(wanted: Any, found: Any) -> None:
-    torch.testing.assert_close(found[0], wanted[0]) if not isinstance(wanted[0], (str, type)) else None
-    assert found[1:] == wanted[1:] and type(found[0]) is type(wanted[0])
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 def test_memory_that_there_is_not(form: Fn, backend: str) -> None:
     compiled = pycompiler.compile(form, backend=backend)
     for _ in range(2):
         given = torch.ones(3), torch.ones(3)
-        same(outcome(form, given[0]), outcome(compiled, given[1]))
+        assert_same(outcome(compiled, given[1]), outcome(form, given[0]))
         assert torch.equal(*given)
 
 
 class Failing:
-    """An operator that the program knows nothing of, and what it is to raise."""
+    """An operator unknown to the program, and the error that it raises."""
 
     def __init__(self, library: torch.library.Library) -> None:
         self.error: BaseException | None = None
@@ -169,7 +165,7 @@ def failing() -> Iterator[Failing]:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("error", [RuntimeError, torch.OutOfMemoryError, MemoryError, KeyboardInterrupt, SystemExit])
 def test_what_was_entered_before_a_break_is_left(failing: Failing, error: type[BaseException], backend: str) -> None:
-    """An interrupt is raised where the frame goes on: to run it again would lose the interrupt."""
+    """An interrupt is raised where the frame continues: a rerun of the frame would lose the interrupt."""
 
     def fn(seen: Seen, x: torch.Tensor) -> Any:
         with Manager(seen), torch.no_grad():
@@ -181,13 +177,13 @@ def test_what_was_entered_before_a_break_is_left(failing: Failing, error: type[B
     compiled = pycompiler.compile(fn, backend=backend)
     for raised in (None, error("of the test"), error("again"), None):
         failing.error = raised
-        same(outcome(fn, torch.ones(3)), outcome(compiled, torch.ones(3)))
+        assert_same(outcome(compiled, torch.ones(3)), outcome(fn, torch.ones(3)))
     assert compiled.counters()["compiles"] == 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_graph_that_writes_is_not_run_twice(backend: str) -> None:
-    """Its error passes the handlers within one graph, which cannot know what is written by then; managers are left."""
+    """The error skips the handlers within the graph, since the earlier writes are unknown to them; context managers exit."""
 
     def fn(seen: Seen, x: torch.Tensor, total: torch.Tensor) -> Any:
         with torch.no_grad():
@@ -246,7 +242,7 @@ def beside_symbols_of_data(seen: Seen, x: torch.Tensor) -> Any:
     "form", [made, computed, behind_effects, behind_a_write, behind_a_write_of_data, beside_symbols_of_data]
 )
 def test_an_error_of_memory_is_eagers(form: Fn) -> None:
-    """Its text, its line, and what is done by then: a plan that has written nothing yet leaves the frame to eager."""
+    """The message, the line and the earlier side effects match eager: a plan without a write so far leaves the frame to eager."""
     compiled = pycompiler.compile(form)
     for _ in range(2):
         found = []
@@ -262,7 +258,7 @@ def test_an_error_of_memory_is_eagers(form: Fn) -> None:
 
 
 def test_what_is_written_by_another_name_is_written_once() -> None:
-    """A graph that runs as it was captured has written by then."""
+    """A graph that runs as captured has already written."""
     compiled = pycompiler.compile(behind_a_write_of_data, backend="eager")
     for _ in range(2):
         x = torch.ones(3)
@@ -305,7 +301,7 @@ def test_nothing_of_a_failed_call_stays_alive(form: Fn) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_checkpoint_ends_what_it_computes_again(backend: str) -> None:
-    """By an exception of its own, through the handlers of the program."""
+    """A checkpoint stops its recompute by its own exception, which passes the program's handlers."""
 
     def fn(seen: Seen, x: torch.Tensor) -> torch.Tensor:
         with Manager(seen):
@@ -334,7 +330,7 @@ def write_and_raise(x: torch.Tensor, limit: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_a_writing_operator_of_the_programs_behind_effects(backend: str) -> None:
-    """It cannot be done twice: what the frame did before it is done in a frame of its own."""
+    """The operator cannot run twice: the earlier side effects of the frame run in a frame of their own."""
 
     def of_an_input(x: torch.Tensor, limit: torch.Tensor, log: list[Any]) -> torch.Tensor:
         log.append("before")
@@ -370,7 +366,7 @@ def test_a_writing_operator_of_the_programs_behind_effects(backend: str) -> None
 @pytest.mark.parametrize("named", [False, True], ids=["functions", "methods"])
 @pytest.mark.parametrize("name", ["quantile", "nanquantile"])
 def test_places_of_quantiles_are_looked_at(name: str, named: bool, backend: str) -> None:
-    """A place below 0 was rounded to the first element, or gave what lies beyond it."""
+    """A place below 0 must be refused, not rounded to the first element or read out of bounds."""
 
     def program(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = getattr(x, name)(q=q) if named else getattr(torch, name)(x, q)

@@ -1,4 +1,4 @@
-"""What a call writes is told by what it dispatches, whatever it is called and however its arguments are given."""
+"""Recorded writes: the dispatched operator decides what a call writes, whatever its name and however its arguments are passed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
+from tests.harness.compare import assert_same_calls, tensors_in
 
 
 @pytest.fixture(autouse=True)
@@ -21,17 +22,17 @@ def fresh() -> Iterator[None]:
     pycompiler.reset()
 
 
-def _outcome(fn: Callable[[Tensor], Any], grad: bool) -> Any:
-    torch.manual_seed(3)
-    x = torch.randn(3, 3, requires_grad=grad)
-    try:
-        results = fn(x)
-        results = results if isinstance(results, tuple) else (results,)
-        if grad:
-            torch.stack([(r * r).sum() for r in results]).sum().backward()
-    except RuntimeError as e:
-        return str(e).partition(".")[0]
-    return [(r.tolist(), r.stride()) for r in results], x.tolist(), None if x.grad is None else x.grad.tolist()
+def _assert_same(compiled: Callable[[Tensor], Any], fn: Callable[[Tensor], Any], grad: bool) -> None:
+    """Compare results, the argument and gradients of squares."""
+
+    def given() -> tuple[Tensor]:
+        torch.manual_seed(3)
+        return (torch.randn(3, 3, requires_grad=grad),)
+
+    def squared(run: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        return lambda x: (result := run(x), [t * t for t in tensors_in((result,))])
+
+    assert_same_calls(squared(compiled), squared(fn), given, calls=1, backward=grad, exact=True)
 
 
 def _expanded(write: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
@@ -77,8 +78,8 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", WRITES)
 def test_writes_that_eager_refuses_or_makes_in_turn(name: str, grad: bool) -> None:
-    """They were none to the trace, which judged by names: results were those of a product for each of the rows."""
-    assert _outcome(pycompiler.compile(WRITES[name]), grad) == _outcome(WRITES[name], grad)
+    """The recorder must detect these writes by dispatch, not by name; a missed write gives the product of each row."""
+    _assert_same(pycompiler.compile(WRITES[name]), WRITES[name], grad)
 
 
 COMPILED: dict[str, Callable[[Tensor], Any]] = {
@@ -93,12 +94,12 @@ COMPILED: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("name", COMPILED)
 def test_writes_of_all_kinds_are_compiled(name: str, grad: bool, caplog: pytest.LogCaptureFixture) -> None:
     fn = COMPILED[name]
-    assert _outcome(pycompiler.compile(fn, fullgraph=True), grad) == _outcome(fn, grad)
+    _assert_same(pycompiler.compile(fn, fullgraph=True), fn, grad)
     assert not [r for r in caplog.records if "runs eagerly" in r.getMessage()]
 
 
 def test_calls_on_lists_are_writes_of_the_graph() -> None:
-    """No kernel counts versions for them where shapes alone are computed."""
+    """Kernels that compute only shapes count no versions for these calls."""
     told: list[Any] = []
 
     def backend(gm: Any, _: Any) -> Any:
@@ -117,7 +118,7 @@ def test_calls_on_lists_are_writes_of_the_graph() -> None:
 
 
 def test_a_checkpoint_that_writes_what_it_is_given_behind_a_list() -> None:
-    """It was one graph, whose backward did not write again what eager's does."""
+    """The checkpoint's backward must repeat the write, as eager's does, so the call may not be one graph."""
 
     def fn(x: Tensor) -> Tensor:
         def body(a: Tensor) -> Tensor:

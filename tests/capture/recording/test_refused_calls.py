@@ -1,4 +1,4 @@
-"""What the compiler keeps of an operator's refusal keeps nothing of the call that met it."""
+"""Cached refusals of an operator: the cache keeps nothing of the refused call alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that optimizers read of tensors: values beside eager, what they decide, and when it is decided anew."""
+"""Numbers that optimizers read from tensors: values match eager, and a number that decides a branch is checked in each call."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.optimizer import _get_value
 
 import pycompiler
+from tests.harness.compare import assert_same_calls
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -19,12 +20,10 @@ BACKENDS = ("eager", "aot_eager", "native")
 
 
 def both(fn: Callable[..., Any], *calls: Callable[[], tuple[Any, ...]], backend: str = "native") -> dict[str, int]:
-    """Each call eagerly and compiled on arguments of its own; what is left in these is compared, too."""
+    """Compare each call, eager and compiled, on arguments of its own; the final state of the arguments is compared too."""
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
     for make in calls:
-        mine, theirs = make(), make()
-        torch.testing.assert_close(compiled(*mine), fn(*theirs), rtol=0, atol=0, equal_nan=True)
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
+        assert_same_calls(compiled, fn, make, calls=1, exact=True)
     return pycompiler.counters(compiled)
 
 
@@ -64,7 +63,7 @@ def test_several_numbers_of_a_tensor_between_writes() -> None:
         return x + 1 if second > 4 else x - 1
 
     counts = both(fn, *[lambda n=n: (torch.tensor(float(n)), torch.ones(2)) for n in range(6)])  # type: ignore[misc]
-    assert counts["compiles"] == 3  # not below and above at once
+    assert counts["compiles"] == 3  # never both conditions
 
 
 def test_a_number_stays_what_it_was() -> None:
@@ -220,7 +219,7 @@ def test_lists_written_by_themselves(rows: str) -> None:
 
 
 def test_parameters_of_an_optimizer_of_lists() -> None:
-    """A weight that is a number for each row of a list, and one that is a tensor."""
+    """Weights of `_foreach_lerp_`: one number, read from a tensor, for each tensor of the list."""
     weights = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2, 2))]
 
     def fn(s: Any) -> Any:
@@ -244,7 +243,7 @@ def test_numbers_that_operators_read(backend: str) -> None:
     for n in numbers:
         x, y = torch.linspace(-1, 1, 7), torch.linspace(3, 4, 7)
         torch.testing.assert_close(compiled(x.clone(), y, n), fn(x.clone(), y, n))
-    assert pycompiler.counters(compiled)["compiles"] == 2  # a dtype of the number each
+    assert pycompiler.counters(compiled)["compiles"] == 2  # one compile for each dtype of the number
 
 
 @pytest.mark.parametrize(

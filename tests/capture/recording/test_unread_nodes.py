@@ -1,4 +1,4 @@
-"""A user's backend is given what the program computes, whether anybody reads it or not."""
+"""Graphs for a user's backend: they contain all computations of the program, also unused ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pycompiler
 
 
 class Recorded:
-    """A backend that runs the graph as it is, and keeps it."""
+    """A backend that stores the graph and runs it unchanged."""
 
     def __init__(self) -> None:
         self.graphs: list[torch.fx.GraphModule] = []
@@ -64,7 +64,7 @@ def test_a_frame_that_calls_nothing_has_no_graph() -> None:
 
 
 def test_a_frame_that_gives_a_tensor_back_has_a_graph() -> None:
-    """As torch.compile counts: one for a tensor of the caller's alone, none for containers of them."""
+    """Counts as in torch.compile: one graph for a returned tensor of the caller, none for containers of such tensors."""
 
     def alone(x: torch.Tensor, y: torch.Tensor) -> Any:
         return y
@@ -93,7 +93,7 @@ def test_our_own_backends_leave_them_out() -> None:
 
 
 def test_classes_that_stand_for_dtypes() -> None:
-    """Graphs are written as text, in which such a class has no name of its own."""
+    """Graphs are printed as source code, where such a class has no name."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         x.type(torch.HalfTensor)

@@ -1,4 +1,4 @@
-"""What CPython's own tests found, each as a program: values, errors and calls of methods are the uncompiled program's."""
+"""Programs from CPython's own tests: values, errors and method calls match the uncompiled program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAID: list[Any] = []
 
 
 def told(*actions: Callable[[], Any]) -> list[str]:
-    """What each action gives, or the error that it raises."""
+    """The result or error of each action."""
     found = []
     for action in actions:
         try:
@@ -455,7 +455,7 @@ def test_long_sequences_are_built_in_parts() -> None:
     assert str(compiled(torch.ones(2))) == str(program(torch.ones(2)))
 
 
-# containers that change while they are looked through ----------------------------------------------------------
+# containers that change during iteration ------------------------------------------------------------------------
 def _ordered_loses(o: Any) -> Any:
     for key in o:
         del o[key]
@@ -519,7 +519,7 @@ def test_containers_that_change_meanwhile(use: Callable[[Any], Any], breaks: int
 @pytest.mark.parametrize("name", [0, None, b"a"])
 @pytest.mark.parametrize("thing", [Plain, Plain(), torch.nn.Module(), torch.ones(1), 3, [1]], ids=range(6))
 def test_names_of_attributes_are_texts(thing: Any, name: Any) -> None:
-    """`hasattr` said no, where no such attribute was; it raises."""
+    """`hasattr` raises for a name that is not a string; it must not return False."""
     calls = [
         (getattr, ()),
         (getattr, (1,)),

@@ -1,4 +1,4 @@
-"""Exception groups: `except*`, which splits them and raises the rest again, and their methods."""
+"""Exception groups: their methods, and `except*`, which splits a group and raises the rest again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 
 import pycompiler
 from pycompiler import config
-from pycompiler.capture import groups
+from pycompiler.capture.semantics import exception_groups
+from tests.harness.compare import assert_same
 
 X = torch.linspace(-1, 1, 4)
 
@@ -21,7 +22,7 @@ def raise_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(e: BaseException | None, depth: int = 0) -> Any:
-    """All that a program can see of an exception."""
+    """The visible state of an exception."""
     if e is None or depth > 6:
         return None
     places: list[tuple[str, int]] = []  # 3.13 has a frame that the hook compiles twice
@@ -45,19 +46,18 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def same(fn: Callable[..., Any], *args: Any, graphs: int | None = 1) -> None:
-    """Eager and compiled alike, twice, in so many graphs (None: no matter)."""
+    """Compare eager with two compiled calls, in `graphs` graphs (None: any number)."""
     expected = outcome(fn, *args)
     compiled = pycompiler.compile(fn, backend="eager")
     for _ in range(2):
-        found = outcome(compiled, *args)
-        assert str(found) == str(expected)
+        assert_same(outcome(compiled, *args), expected, exact=True)
     if graphs is not None:
         report = pycompiler.explain(fn)(*args)
         assert (report.graph_count, report.graph_break_count) == (graphs, 0), report.break_reasons
 
 
 class Coded(ExceptionGroup):
-    """A group that keeps what it was made with."""
+    """A group with an extra constructor argument."""
 
     def __new__(cls, message: str, members: Any, code: int) -> Coded:
         made = super().__new__(cls, message, members)
@@ -104,7 +104,7 @@ def handled(x: torch.Tensor, kind: int) -> Any:
 
 @pytest.mark.parametrize("kind", range(5))
 def test_each_clause_gets_its_part(kind: int) -> None:
-    same(handled, X, kind, graphs=None if kind == 1 and groups.WRAPPED else 1)
+    same(handled, X, kind, graphs=None if kind == 1 and exception_groups.WRAPPED else 1)
 
 
 def test_what_nobody_catches_is_raised_again() -> None:
@@ -205,7 +205,7 @@ def test_nested_clauses_and_loops() -> None:
                 log.append(("outer", repr(e)))
         return x * 2, log
 
-    same(program, X, (0, 1, 2, 3, 4), graphs=None if groups.WRAPPED else 1)
+    same(program, X, (0, 1, 2, 3, 4), graphs=None if exception_groups.WRAPPED else 1)
 
 
 def test_breaks_inside_of_handlers() -> None:
@@ -230,7 +230,7 @@ def test_breaks_inside_of_handlers() -> None:
     for kind, broken in enumerate((True, True, False, True, False)):
         same(program, X, kind, graphs=None)
         reasons = [r.kind for r in pycompiler.explain(program)(X, kind).break_reasons]
-        lone = kind == 1 and groups.WRAPPED
+        lone = kind == 1 and exception_groups.WRAPPED
         assert reasons[:1] == (["unsupported-operation"] if lone else ["explicit-break"] if broken else [])
 
 

@@ -1,4 +1,4 @@
-"""A sort whose comparison, or key, raises leaves the list as CPython's does: partly sorted, or as it was."""
+"""A sort whose comparison or key raises: the list ends as CPython leaves it, partly sorted or unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the interpreter tells exceptions; keys that have methods of their own; containers that change while they are compared."""
+"""Exception context from the interpreter; keys with their own methods; containers that change during a comparison."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = functools.cmp_to_key(lambda a, b: a - b)
 
 
 class Counted:
-    """A key that counts what it is asked."""
+    """A key that counts its comparisons."""
 
     asked = 0
 
@@ -182,7 +182,7 @@ def test_a_frozen_dataclass_is_a_key_without_a_break() -> None:
 
 
 class Told:
-    """A key that writes down what it is asked; tens are alike to its hash."""
+    """A key that logs its hash and equality calls; values that differ by ten share a hash."""
 
     log: list[str] = []
 
@@ -200,7 +200,7 @@ class Told:
 
 
 class Far(Told):
-    """The bits of a large hash lead a table to the same place again."""
+    """A key whose large hash leads the table's probing to the same slot again."""
 
     def __hash__(self) -> int:
         Told.log.append(f"hash {self.value}")

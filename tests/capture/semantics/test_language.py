@@ -1,4 +1,4 @@
-"""Python as people write it, where a single call does not tell: ids, identity, subclasses, states of iterators."""
+"""Python constructs that no single call shows: ids, identity, subclasses, iterator states."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_iterators_leave_the_graph_where_they_are(taken):
 
 
 class Holder:
-    """Told apart by its id."""
+    """An object that is only distinguished by its id."""
 
 
 def test_an_id_is_compared_with_a_number() -> None:
@@ -137,7 +137,7 @@ class Pair(NamedTuple):
 
 
 class Tagged(Pair):
-    """A namedtuple with attributes and methods of its own."""
+    """A namedtuple with its own attributes and methods."""
 
     def __new__(cls, a, b):
         return super().__new__(cls, a, b)
@@ -182,7 +182,7 @@ def test_a_subclass_of_a_namedtuple_is_changed() -> None:
 
 
 class Hiding:
-    """What a subclass of a container says, and what is in it, are two things."""
+    """A mixin whose `__getitem__` and `__len__` disagree with the real contents of the container."""
 
     def __getitem__(self, key):
         return "hidden"
@@ -339,7 +339,7 @@ def test_annotations_and_aliases() -> None:
 
 
 def test_unions_of_callables_and_variables() -> None:
-    """CPython writes these operators in C, the last one from 3.12 on."""
+    """CPython implements these operators in C, the last one from 3.12 on."""
 
     def annotated(x):
         return x + 1, Callable[..., int] | None, None | Callable[[str], int], Callable | None, T | None, T | list[int]
@@ -455,7 +455,7 @@ def test_subclasses_of_a_class() -> None:
 
 
 class Listed(dict):
-    """A dict that says how it is iterated."""
+    """A dict with its own iteration order."""
 
     def keys(self):
         return reversed(list(dict.keys(self)))
@@ -617,7 +617,7 @@ class Called:
 
 
 def test_functions_that_wrap_what_has_a_dict_of_names() -> None:
-    """`functools.wraps` copies a dict into the function's; what every function has a slot for, no attribute shows."""
+    """`functools.wraps` updates the function's dict, but an attribute with a slot of its own in functions stays unchanged."""
 
     def keeping(kept):
         @functools.wraps(kept)
@@ -758,7 +758,7 @@ def test_exceptions_whose_new_is_their_own() -> None:
 
 
 def test_formats_that_are_no_text() -> None:
-    """`format` refuses them before it asks the value."""
+    """`format` refuses a format that is not a string before it calls the value."""
 
     class Text:
         def __format__(self, spec):

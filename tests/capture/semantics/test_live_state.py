@@ -1,4 +1,4 @@
-"""State that a program sees change while it runs: iterators over dicts, attributes of C objects, patterns of classes."""
+"""Live state that changes while the program runs: iterators over dicts, attributes of C objects, class patterns."""
 
 from __future__ import annotations
 
@@ -12,21 +12,13 @@ import pytest
 import torch
 
 import pycompiler
+from tests.harness.compare import assert_same_calls
 
 
 def both(program, make, **options):
-    """Result (or error) and argument afterwards, eager and compiled, twice."""
+    """Compare the result (or error) and the final argument, eager and compiled, twice."""
     compiled = pycompiler.compile(program, backend="eager", **options)
-    for fn in (compiled, compiled):
-        wanted, found = make(), make()
-        outcomes = []
-        for call, given in ((program, wanted), (fn, found)):
-            try:
-                outcomes.append(call(torch.zeros(1), given))
-            except RuntimeError as error:
-                outcomes.append(str(error))
-        assert repr(outcomes[0]) == repr(outcomes[1])
-        assert repr(wanted) == repr(found)
+    assert_same_calls(compiled, program, lambda: (torch.zeros(1), make()), exact=True)
     return compiled
 
 
@@ -394,7 +386,7 @@ def emptied_after_a_break(x, log, held):
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("program", [emptied, emptied_after_a_break])
 def test_what_a_finalizer_appends_stays(program, backend):
-    """The list that it appended to was given the contents that capture had seen."""
+    """A replay of the list must keep the finalizer's element: the captured contents must not overwrite it."""
 
     def seen(fn):
         log = ["before"]

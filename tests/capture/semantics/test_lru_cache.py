@@ -1,4 +1,4 @@
-"""Functions under functools.lru_cache that are called with tensors and objects: results, counts and what goes out are eager's."""
+"""functools.lru_cache on functions of tensors and objects: results, counters and returned objects match eager."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMITS: tuple[dict[str, Any], ...] = (
 
 
 def seen(steps: list[tuple[int, ...]], compile: Callable[[Any], Any], program: Any, **limits: Any) -> list[Any]:
-    """What each step shows: which results are objects that were seen before, counts, the values, and which calls ran eagerly."""
+    """Per step: the identity of each result among all earlier results, the cache counters, and the values."""
     tensors = [torch.full((3,), float(i)) for i in range(4)]
 
     @functools.lru_cache(**limits)
@@ -113,7 +113,7 @@ def test_methods_keep_results_by_the_object() -> None:
     for table, (value, row) in zip((first, first, second, second, first), results, strict=True):
         assert row is table.row(3)
         assert value.tolist() == [0, table.by, 2 * table.by]
-    first.by = 5  # what is kept was made before
+    first.by = 5  # the cached result is older
     assert compiled(first, torch.zeros(3))[0].tolist() == [0, 2, 4]
     Table.row.cache_clear()
     assert compiled(first, torch.zeros(3))[0].tolist() == [0, 5, 10]
@@ -154,7 +154,7 @@ def test_cached_functions_that_call_each_other() -> None:
     assert compiled(x) is compiled(x) is power(x, 3)
     assert power.cache_info()[:2] == (2, 4)
     assert power(x, 0) is x
-    deep = pycompiler.compile(lambda x: power(x, 6))  # more than the table holds
+    deep = pycompiler.compile(lambda x: power(x, 6))  # more calls than the table holds
     y = torch.ones(2)
     assert deep(y) is power(y, 6)
     assert torch.equal(deep(y), y * 64)

@@ -1,4 +1,4 @@
-"""What C asks of operands and containers, in which order and how often, beside eager: also where a class has half of a pair of methods."""
+"""Protocol calls from C to operands and containers, in eager's order and number, also for half of a pair of methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG: list[Any] = []
 
 
 def told(fn: Callable[..., Any], *args: Any) -> Any:
-    """An error that left the compiled frame would let it run again, eagerly."""
+    """Call `fn` and return an error as a string: an error that leaves the compiled frame would start an eager rerun."""
     try:
         return fn(*args)
     except (
@@ -47,7 +47,7 @@ def same(program: Callable[..., Any], *numbers: Any) -> None:
 
 
 def says(name: str, result: Any = NotImplemented) -> Any:
-    """A method that writes its name into the log."""
+    """A method that logs its name."""
 
     def method(self: Any, *args: Any) -> Any:
         LOG.append(name)
@@ -57,7 +57,7 @@ def says(name: str, result: Any = NotImplemented) -> Any:
 
 
 def of(base: type, **methods: Any) -> Any:
-    """A class with methods that say nothing, or what is given, under their names with underscores."""
+    """A class with logging methods: each returns NotImplemented or the given result, under its name with underscores."""
     return type(
         f"Of{base.__name__}", (base,), {f"__{n}__": says(f"{base.__name__}.{n}", r) for n, r in methods.items()}
     )
@@ -320,7 +320,7 @@ def test_a_mapping_is_asked_up_to_where_it_fails() -> None:
     same(program)
 
 
-# comparisons and texts ----------------------------------------------------------------------------------------
+# comparisons and strings -----------------------------------------------------------------------------------------
 def test_what_a_sort_asks() -> None:
     less = of(object, lt=NO)
     both = of(object, lt=NO, gt=True)

@@ -1,4 +1,4 @@
-"""What CPython 3.14 brought: template strings, annotations that are computed when asked for, `with` as two lookups."""
+"""CPython 3.14: template strings, lazily computed annotations, and `with` as two lookups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.version_info < (3, 14), reason="CPython 3.14
 
 
 def made(source: str) -> Callable[..., Any]:
-    """The function `f` of a program that older versions cannot parse, or read otherwise."""
+    """The function `f` of a source that older versions cannot parse, or parse differently."""
     scope: dict[str, Any] = {"torch": torch, "pycompiler": pycompiler}
     exec(compile(textwrap.dedent(source), "<program>", "exec", dont_inherit=True), scope)
     return scope["f"]

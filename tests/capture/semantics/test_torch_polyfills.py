@@ -1,4 +1,4 @@
-"""Functions of torch's that look at data only to refuse it: captured, with eager's errors."""
+"""torch functions that read data only to refuse it: captured, with eager's errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import pycompiler
+from tests.harness.compare import assert_same_calls
 
 WINDOW = torch.hann_window(16)
 
@@ -48,7 +49,7 @@ def padded(s: torch.Tensor, n: int) -> Any:
 
 
 def test_istft_of_a_short_signal_warns_where_eager_does() -> None:
-    """Once a process, or at each call; of the line that calls it."""
+    """The warning comes once per process, or at each call, and names the caller's line."""
     torch.manual_seed(0)
     compiled = pycompiler.compile(padded, fullgraph=True)
     for always in (False, True):
@@ -103,25 +104,18 @@ def test_cov_with_weights() -> None:
     assert compiled.counters()["eager_calls"] == 0
 
 
-def same(a: Any, b: Any) -> None:
-    assert a == b if isinstance(b, str) else torch.allclose(a, b, equal_nan=True)
-
-
-def told(fn: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return fn(*args)
-    except RuntimeError as error:
-        return str(error)
-
-
 @pytest.mark.parametrize("backend", ["native", "eager"])
 def test_what_they_refuse(backend: str) -> None:
-    """One entry: the data decide."""
-    compiled = pycompiler.compile(lambda x, f: torch.cov(x, fweights=f) + 1, backend=backend)
+    """One entry serves all data: the refusal depends on data."""
+
+    def covariance(x: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+        return torch.cov(x, fweights=f) + 1
+
+    compiled = pycompiler.compile(covariance, backend=backend)
     x = torch.randn(3, 5)
     for weights in ([1, 1, 1, 1, 2], [1, 1, 1, 1, -1], [0, 0, 0, 0, 0], [1, 2, 0, 0, 0]):
         f = torch.tensor(weights)
-        same(told(compiled, x, f), told(lambda x, f: torch.cov(x, fweights=f) + 1, x, f))
+        assert_same_calls(compiled, covariance, lambda f=f: (x, f), calls=1, tolerance=1e-5, absolute=1e-8)
     assert compiled.counters()["compiles"] == 1
 
     def spectrum(s: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -129,7 +123,7 @@ def test_what_they_refuse(backend: str) -> None:
 
     compiled, s = pycompiler.compile(spectrum, backend=backend), torch.randn(9, 6, dtype=torch.cfloat)
     for window in (torch.ones(16), WINDOW, torch.zeros(16)):
-        same(told(compiled, s, window), told(spectrum, s, window))
+        assert_same_calls(compiled, spectrum, lambda w=window: (s, w), calls=1, tolerance=1e-5, absolute=1e-8)
     assert compiled.counters()["compiles"] == 1
 
 
@@ -142,7 +136,7 @@ def test_longer_than_its_windows() -> None:
 
 
 def test_a_spectral_loss_trains_in_one_graph(caplog: pytest.LogCaptureFixture) -> None:
-    """The gradient of `stft` folds windows, inside of the step's graph."""
+    """The gradient of `stft` folds windows, inside the graph of the step."""
     found = []
     for wrap in (lambda f: f, lambda f: pycompiler.compile(f, fullgraph=True)):
         torch.manual_seed(0)
@@ -169,7 +163,7 @@ def test_a_spectral_loss_trains_in_one_graph(caplog: pytest.LogCaptureFixture) -
 
 
 def test_weights_of_observations_that_eager_refuses_or_writes() -> None:
-    """Weights that are bools are refused; of one observation eager's `cov` writes the difference to the mean into its input."""
+    """Bool weights are refused. For a single observation eager's `cov` writes the difference from the mean into its input."""
 
     def program(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return torch.cov(x, fweights=weights)

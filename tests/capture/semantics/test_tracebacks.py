@@ -1,4 +1,4 @@
-"""Tracebacks of a compiled program are eager's: functions, lines, columns, hints."""
+"""Tracebacks of a compiled program match eager's: functions, lines, columns, hints."""
 
 import functools
 import io
@@ -23,7 +23,7 @@ def missing_of_module():
 
 
 def text(error):
-    """What a program prints that ends with the exception: CPython's own text, hints included."""
+    """The text that CPython prints at exit for the exception, hints included."""
     out = io.StringIO()
     with redirect_stderr(out):
         sys.__excepthook__(type(error), error, error.__traceback__)
@@ -214,7 +214,7 @@ def _handled(x, fails):
 @pytest.mark.parametrize("fn", [_outermost, _handled])
 @pytest.mark.parametrize("fails", [0, 1, 2])
 def test_frames_between_a_break_and_the_root_are_in_tracebacks(fn, fails):
-    """They wait for the result, and are no frames of Python's meanwhile."""
+    """Such frames wait for the result; in the meantime they are not Python frames."""
     compiled = pycompiler.compile(fn, backend="eager")
     seen = []
     for call in (fn, compiled, compiled):
@@ -241,7 +241,7 @@ def test_a_frame_behind_a_break_has_the_functions_name():
 
 
 def test_a_module_shows_the_lines_of_its_loader():
-    """`linecache` asks the globals of a traceback's frame for the loader."""
+    """`linecache` looks for the loader in the globals of the traceback's frame."""
 
     class Loader:
         def get_source(self, name):

@@ -1,4 +1,4 @@
-"""`yield from`: what a generator delegates to is told of exceptions and of the end, and finds the generator running."""
+"""`yield from`: the delegate receives exceptions and the close, and finds the outer generator running."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import pycompiler
 
 
 class Delegate:
-    """An iterator with all that generators have."""
+    """An iterator with all methods of a generator."""
 
     def __init__(self, log):
         self.log = log

@@ -1,5 +1,5 @@
-"""Numbers and texts that are others in each call, where they decide something, are divided by, or are stored: what an attack on
-the entries that stay open for them found."""
+"""Numbers and strings that change with each call and decide a branch, are
+divisors, or are stored: found by attacks on entries that serve all values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def raise_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def same(program: Callable[..., Any], calls: list[Call], **state: Any) -> int:
-    """Results, errors and what is kept are eager's after each call; how often it compiled."""
+    """Compare results, errors and state with eager after each call; return the number of compiles."""
     return compiles_over(program, lambda: Kept(**copy.deepcopy(state)), calls, lambda i, kept, call: (kept, *call))
 
 

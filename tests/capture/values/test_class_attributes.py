@@ -1,4 +1,4 @@
-"""Attributes of classes that a function writes: counters, flags, the last result."""
+"""Class attributes that a function writes: counters, flags, the last result."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_counter_is_compiled_twice() -> None:
         y, total = compiled(torch.ones(2))
         assert total == 2 * i + 2
         torch.testing.assert_close(y, torch.full((2,), 4.0 * i + 3))
-    assert len(graphs) <= 3  # of the begin, of a symbol, and zero and one are numbers
+    assert len(graphs) <= 3  # the start, a symbol, and the constants 0 and 1
 
 
 def around_a_break(x: Any) -> Any:
@@ -164,7 +164,7 @@ def shown(x: Any) -> Any:
 
 
 def test_what_a_backward_looks_at_is_not_written_in_a_graph() -> None:
-    with pytest.raises(Unsupported, match="a backward looks at again"):
+    with pytest.raises(Unsupported, match="a backward reads objects again"):
         pycompiler.compile(in_a_checkpoint, backend="eager", fullgraph=True)(torch.arange(2.0, requires_grad=True))
 
 

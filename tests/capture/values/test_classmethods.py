@@ -1,4 +1,4 @@
-"""What a classmethod binds: until Python 3.13 it asks a descriptor inside of it, from then on it makes a method of anything."""
+"""Binding of a classmethod: until Python 3.12 it uses the inner descriptor, since 3.13 it turns any object into a method."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Called:
 
 class Base:
     n = 4
-    # mypy knows classmethods of functions only
+    # mypy accepts only functions in classmethod
     prop: Any = classmethod(property(lambda cls: cls.n))  # type: ignore[arg-type]
     asked: Any = classmethod(Asked())  # type: ignore[arg-type]
     called: Any = classmethod(Called())

@@ -1,4 +1,4 @@
-"""Descriptors of a class: what each gives through the class, an instance, `super()` and `getattr`, is what eager gets."""
+"""Descriptors of a class: the value through the class, an instance, `super()` and `getattr` matches eager."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = torch.ones(2)
 
 
 class ClassProperty(property):
-    """As people write it: read through the class, and computed from it."""
+    """A class property as people write it: read through the class, and computed from it."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         assert self.fget is not None
@@ -49,7 +49,7 @@ class Base:
     partial: Any = functools.partialmethod(lambda *args: len(args), 7)
     single: Any = functools.singledispatchmethod(lambda self, x: 3)
     itemgetter = operator.itemgetter(0)
-    upper = str.upper  # raises for all but texts
+    upper = str.upper  # raises unless the value is a str
     added = int.__add__
     made = dict.__dict__["fromkeys"]
     code = types.FunctionType.__dict__["__code__"]
@@ -119,7 +119,7 @@ held = {"value": 1}
 
 
 def test_of_a_metaclass() -> None:
-    """What a descriptor of a metaclass gave was a constant, or the property's function was called in its place."""
+    """A metaclass descriptor is neither a constant nor a call of the property's function."""
 
     def program(x: Any) -> Any:
         return x * OfMeta.told, OfMeta.as_property, OfMeta.builtin([1, 2]), OfMeta.got  # type: ignore[call-arg]
@@ -211,7 +211,7 @@ answering, module = Answering(), SilentModule()
     ],
 )
 def test_getattr_answers_for_descriptors_that_raise(read: Any) -> None:
-    """`__getattr__` was asked only where nothing was found: `getattr(made, "empty slot", None)` was None."""
+    """`__getattr__` also runs where a descriptor raises AttributeError, not only where no attribute is found."""
 
     def program(x: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Generators end where their last reference goes, in order with everything else; empty variables say what they are."""
+"""Dropped generators: they end at their last reference, in order with other side effects; errors for empty variables."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_an_empty_cell_is_a_local_or_a_free_variable(program):
 
 
 def test_a_with_statement_keeps_what_it_entered() -> None:
-    """What `__enter__` gave goes from the stack, and `__exit__`, which stays there, holds it: that was an end of it."""
+    """`__exit__` stays on the stack and keeps the manager alive after the result of `__enter__` is popped."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         with open(os.devnull):

@@ -1,4 +1,4 @@
-"""Members of Enums whose classes have code of the program's: as keys, as operands, in texts."""
+"""Enum members whose classes have code of the program: as keys, as operands, in strings."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_new_of_a_derived_class_gives_another_object_each_time() -> None:
 
 
 def test_an_enumeration_that_is_still_made_has_as_many_members_as_then() -> None:
-    """Its own code sees it while it grows: what was seen first held for good."""
+    """The program's own code sees the class while it grows, so an earlier reading must not become a constant."""
 
     def seen(cls: Any, x: torch.Tensor) -> Any:
         found: list[Any] = [[m.value for m in cls], len(cls), 2 in [m.value for m in cls]]
@@ -275,7 +275,7 @@ def test_an_enumeration_that_is_still_made_has_as_many_members_as_then() -> None
 
 
 class Told(enum.IntEnum):
-    """As `http.HTTPStatus`, and the kinds of parameters of `inspect`, are made."""
+    """An enum built like `http.HTTPStatus` and the parameter kinds of `inspect`."""
 
     A = 3, "first"
     B = 5, "second"

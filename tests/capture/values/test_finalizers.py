@@ -1,4 +1,4 @@
-"""What the end of an object does is seen by what follows in the frame: the graph breaks where one is dropped."""
+"""Finalizers: code after a dropped object sees the finalizer's side effects, so the graph breaks at the drop."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import pycompiler
-from pycompiler.capture import rebuild
+from pycompiler.capture.recipe import runtime_helpers
 from pycompiler.capture.values.finalizers import runs_code
 
 
 class World:
-    """What programs write, and objects read."""
+    """State that programs write and objects read."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -166,7 +166,7 @@ def test_ends_are_seen_in_order(program: Callable[..., Any]) -> None:
     told, worlds = [], []
     for fn in (program, compiled, compiled):
         world = World()
-        worlds.append(world)  # what is left of them ends later
+        worlds.append(world)  # the remaining objects are freed later
         told.append((fn(torch.zeros(1), world).tolist(), world.seen, list(world.log)))
     assert told[1] == told[0]
     assert told[2] == told[0]
@@ -252,7 +252,7 @@ def test_only_what_goes_out_is_looked_at(program: Callable[..., Any], monkeypatc
     compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
     compiled(torch.zeros(1), with_ends(Quiet(), Quiet, 50))
     looked: list[Any] = []
-    monkeypatch.setattr(rebuild, "runs_code", lambda value: looked.append(value) or False)
+    monkeypatch.setattr(runtime_helpers, "runs_code", lambda value: looked.append(value) or False)
     compiled(torch.zeros(1), with_ends(Quiet(), Quiet, 50))
     assert len(looked) == 1
 
@@ -274,7 +274,7 @@ def test_a_variable_of_a_comprehension_that_lets_go_of_what_is_referred_to() -> 
 
 
 class Owner(torch.nn.Module):
-    """Holds a module whose end is told."""
+    """A module whose child logs its end."""
 
     def __init__(self, log: list[str]) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ def test_what_another_object_still_holds_does_not_end(program: Callable[..., Any
 
 
 class Copied:
-    """Its instances are made in several ways, and say when they end."""
+    """A class whose instances are created in several ways and log their end."""
 
     log: list[str] = []
 
@@ -376,7 +376,7 @@ WANTED = {
 
 
 class Written:
-    """No `__dict__`, and a `__getattr__` that says when it is asked."""
+    """An object without `__dict__` whose `__getattr__` logs each call."""
 
     __slots__ = ("t",)
     log: list[str] = []

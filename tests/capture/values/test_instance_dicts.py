@@ -1,4 +1,4 @@
-"""Attributes that lie in an instance dict behind a descriptor in Python, which the program writes by `__dict__`."""
+"""Attributes in an instance dict behind a Python descriptor, written by the program through `__dict__`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 import pycompiler
+from tests.harness.compare import assert_same_calls
 
 X = torch.arange(3.0)
 
 
 class Doubles:
-    """A descriptor that keeps twice the number in the instance dict."""
+    """A descriptor that stores twice the number in the instance dict."""
 
     def __get__(self, obj: Any, owner: type) -> Any:
         return self if obj is None else obj.__dict__["number"] + 1
@@ -41,14 +42,10 @@ class Holder:
 
 
 def _compare(program: Callable[..., Any], *numbers: int) -> None:
-    """Compiled once, each call with an object of its own, whose dict ends as in eager."""
+    """Compile once and compare each call with eager, on a fresh object whose final dict is compared too."""
     compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
     for number in numbers:
-        holder, other = Holder(number), Holder(number)
-        want, got = program(X, holder), compiled(X, other)
-        assert torch.equal(got[0], want[0])
-        for a, b in zip((holder, *want[1:]), (other, *got[1:]), strict=True):
-            assert list(a.__dict__.items()) == list(b.__dict__.items())
+        assert_same_calls(compiled, program, lambda n=number: (X, Holder(n)), calls=1, exact=True)
 
 
 def test_a_descriptor_writes_the_dict() -> None:

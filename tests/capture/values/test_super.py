@@ -1,4 +1,4 @@
-"""What `super(...)` gives: made in the frame, made before it, and on either side of a break."""
+"""`super(...)` objects: created in the frame, created before it, and used after a graph break."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ PROGRAMS: list[Callable[[Any], Any]] = [
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_is_asked_as_eager_asks_it(number: int) -> None:
-    """One made before the frame was an object like others: `__init__`, `__eq__` and `__repr__` were those of `super` itself."""
+    """Attributes of an existing super object come from the parents, never from `super`: `__init__`, `__eq__`, `__repr__`."""
     program = PROGRAMS[number]
     expected = repr(program(X))
     compiled = pycompiler.compile(program)
@@ -116,7 +116,7 @@ def test_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Wrapper(torch.Tensor):
-    """Has nothing of what its class asks for until `__init__` has run: `super()` breaks the graph, and is held across it."""
+    """A subclass whose attributes exist only after `__init__`: `super()` breaks the graph and lives across the break."""
 
     inner: torch.Tensor
 
@@ -184,7 +184,7 @@ class super:
 
 
 def test_another_super_of_the_module_behind_a_break() -> None:
-    """It is called as it is written, without arguments; the builtin, in code that is cut, with both."""
+    """A replaced `super` is called as written, without arguments; resumed code calls the builtin with both arguments."""
     scope: dict[str, Any] = {"pycompiler": pycompiler}
     exec(BEHIND, scope)
     fn = scope["fn"]

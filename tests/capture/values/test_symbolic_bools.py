@@ -1,4 +1,4 @@
-"""True and False beside a number over symbols are 1 and 0, as in Python: a number beside a truth is not asked for its own."""
+"""True and False beside a symbolic number are 1 and 0, as in Python; the number stays a symbol."""
 
 from __future__ import annotations
 

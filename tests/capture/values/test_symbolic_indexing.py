@@ -1,4 +1,4 @@
-"""Indices that change from call to call: one graph for all of them, values and gradients as eager's."""
+"""Indices that change from call to call: one graph serves all, and values and gradients match eager."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_one_graph_for_all_indices(name: str) -> None:
 
 
 def test_an_index_that_does_not_fit() -> None:
-    """Is eager's error, whenever it comes."""
+    """The error is eager's, in whichever call it comes."""
 
     def program(a: Any, b: Any) -> Any:
         return a[b.size(0)].clone()

@@ -1,4 +1,4 @@
-"""A number over symbols is a kind of value: who needs the number says so, and nobody else makes it one."""
+"""A number over symbols is a kind of value: only an operation that needs a constant turns it into one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ SYMBOLIC: dict[str, Callable[[int], Any]] = {
     "bits": lambda n: (n & 3, 5 & n, n & ~7, n | 1, 8 | n, n ^ 2, n ^ 13, ~n, n & 0, -n & 6, n << 2, n >> 1),
     "attributes": lambda n: (n.real, n.imag, n.numerator, n.denominator, n.conjugate(), n.__index__(), hash(n)),
 }
-"""Where a symbol stays one: a capture for all sizes."""
+"""Operations that keep the symbol: one capture serves all sizes."""
 
 NUMBERS: dict[str, Callable[[int], Any]] = {
     "a key": lambda n: {3: 1, 4: 2}.get(n, 7),
@@ -95,8 +95,8 @@ NUMBERS: dict[str, Callable[[int], Any]] = {
     "many bits": lambda n: n & 0b10101010101,
     "kept": doubled,
 }
-"""Where only a number will do: a capture for each size."""
-# 3.14's text does not name what is not in the list
+"""Operations that need a constant: each size is captured."""
+# 3.14's message does not name the missing item
 (NUMBERS if sys.version_info < (3, 14) else SYMBOLIC)["place in a list without it"] = lambda n: told(
     lambda: [1, 2].index(n)
 )
@@ -135,7 +135,7 @@ STEPPED: dict[str, Callable[[int], Any]] = {
     "divisor of a small one": lambda n: math.gcd(12, n - 20),
     "elements": lambda n: (n in {7, 9, 11.0}, n in frozenset((3, True, "a")), n in range(5, 20, 2)),
 }
-"""Where one capture serves those numbers for which it is the same."""
+"""Operations with one capture for all numbers of equal result."""
 MOST = {"root": 17, "power of two": 13, "digits": 3, "divisor": 3, "divisor of a small one": 12, "elements": 18}
 
 
@@ -180,7 +180,7 @@ def test_whether_two_numbers_are_one_is_asked_of_numbers() -> None:
 
 WHY: dict[str, str] = {
     "a key": "as a key",
-    "a text": "for a text",
+    "a text": "as a part of a str",
     "an index": "as an index of a list",
     "repeated": "as the number of times a sequence is repeated",
     "a method of numbers": "to read its to_bytes",

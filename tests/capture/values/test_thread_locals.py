@@ -1,4 +1,4 @@
-"""`threading.local`: attributes of the thread are read and written in a graph as in eager."""
+"""`threading.local`: a graph reads and writes the attributes of its thread as in eager."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def deletes_what_was_there(x: Any, local: Any) -> Any:
 
 
 class Flag:
-    """As libraries switch something for a while."""
+    """A switch in the style of libraries: a flag that is set for a while."""
 
     def __init__(self, local: Any) -> None:
         self.local = local

@@ -1,4 +1,4 @@
-"""Texts that tell of data, which nobody reads, or of addresses, and checks of all elements of a tensor break no graph."""
+"""Unread strings that show data or addresses, and checks of all elements of a tensor: they break no graph."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import pycompiler
+from tests.harness.compare import assert_same_calls
 
 
 def check(holds: Any, message: str) -> None:
@@ -59,13 +60,6 @@ def called(x: Any, n: Any) -> Any:
     return inner(x * 2), x + n
 
 
-def outcome(fn: Any, *args: Any) -> str:
-    try:
-        return str(fn(*args))
-    except (RuntimeError, ValueError) as e:
-        return repr(e)
-
-
 PROGRAMS = {checked: 0, raised: 0, written: 1, asked: 1, over_a_break: 3, called: 2}
 
 
@@ -73,9 +67,7 @@ PROGRAMS = {checked: 0, raised: 0, written: 1, asked: 1, over_a_break: 3, called
 def test_they_are_eagers(fn: Any) -> None:
     compiled = pycompiler.compile(fn)
     for data in ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0], [1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0], [4.0, 0.0, 2.0]):
-        given, wanted = torch.tensor(data), torch.tensor(data)
-        assert outcome(compiled, given, torch.tensor(2.0)) == outcome(fn, wanted, torch.tensor(2.0))
-        assert torch.equal(given, wanted)
+        assert_same_calls(compiled, fn, lambda d=data: (torch.tensor(d), torch.tensor(2.0)), calls=1, exact=True)
 
 
 def test_a_programs_way_of_printing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +76,7 @@ def test_a_programs_way_of_printing(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     shown = torch.Tensor.__repr__
     monkeypatch.setattr(torch.Tensor, "__repr__", lambda t, **k: (told.append(1), shown(t, **k))[1])
-    for wanted in (1, 2):  # of one dimension; others are numbers' texts
+    for wanted in (1, 2):  # for one dimension; others format numbers
         compiled(x, n)
         assert len(told) == wanted
 
@@ -97,7 +89,7 @@ def test_breaks(fn: Any, breaks: int) -> None:
 
 SHOWN = "tensor([1., 1.])"
 
-# What asks for the letters of a text, or compares them.
+# Operations that read or compare the characters of a string.
 QUESTIONS: dict[str, Any] = {
     "equal": lambda text, other: text == other,
     "unequal": lambda text, other: other != text,
@@ -230,7 +222,7 @@ COUNTABLE = Countable()
     ],
 )
 def test_percent_tells_of_tensors_as_they_are(told: Any) -> None:
-    """The graph's stand-in was told of where a break came behind the text, and errors spoke of capture's own classes."""
+    """`%` shows the real tensor after a later break, and its errors name no class of capture."""
 
     def f(x: torch.Tensor) -> Any:
         try:

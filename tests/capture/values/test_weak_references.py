@@ -1,4 +1,4 @@
-"""What a weak reference leads to after the frame has let go of it: nothing, though the graph still needs the object."""
+"""Weak references whose object the frame has dropped: they are dead, although the graph still needs the object."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def things_in_a_set(x: Any) -> Any:
 @pytest.mark.parametrize("program", [modules_in_a_proxy, things_in_a_set])
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_variables_hold_what_is_referred_to_beyond_breaks(program: Any, backend: str) -> None:
-    """Of a module, that others than the program refer to weakly, too; and of what is in a container that is given."""
+    """The variable keeps its referent alive: a module, with further weak references from torch, or an element of a container."""
     compiled = pycompiler.compile(program, backend=backend)
     for _ in range(2):
         torch.testing.assert_close(compiled(torch.ones(2)), program(torch.ones(2)))
@@ -163,7 +163,7 @@ def test_variables_hold_what_is_referred_to_beyond_breaks(program: Any, backend:
 
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
 def test_recurrent_modules_whose_mode_changes_inside(kind: Any) -> None:
-    """They ask weak references whether their weights are others: a mode is no weight."""
+    """Such modules compare their weights through weak references; the module's mode is no weight."""
     torch.manual_seed(0)
     module = kind(3, 4, 2, dropout=0.5, batch_first=True)
 
@@ -188,7 +188,7 @@ def test_recurrent_modules_whose_mode_changes_inside(kind: Any) -> None:
 
 
 def test_a_mode_that_was_a_weight() -> None:
-    """What the attribute held is let go of: guarded."""
+    """The store drops the old value of the attribute, which could be the last reference to the weight: guarded."""
     weight = torch.nn.Parameter(torch.ones(2))
     holder = torch.nn.Module()
     holder.weight = weight

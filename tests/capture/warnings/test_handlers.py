@@ -1,4 +1,4 @@
-"""A program's warnings are in no graph, and break none: they are shown as eager shows them, or the frame is eager's."""
+"""Warnings of a program: they enter no graph and break no graph. They appear as in eager, or the frame runs eagerly."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ Shown = list[tuple[str, type[Warning], str, int]]
 
 
 def shown(fn: Callable[..., Any], action: Any, *args: Any, log: bool = False) -> tuple[Any, Shown]:
-    """The result or error, and what was warned of."""
+    """The result or error, and the recorded warnings."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter(action)
         try:
@@ -137,7 +137,7 @@ def test_they_break_no_graph() -> None:
 
 
 def test_one_about_a_class_that_others_make() -> None:
-    """Between the line and the class is a function of the library's, or a metaclass's."""
+    """Between the warning line and the class is a library function, or a metaclass."""
 
     class Meta(type):
         def __call__(cls, *args: Any) -> Any:
@@ -191,7 +191,7 @@ class Count:
 
 
 class Telling:
-    """A stream of the program's."""
+    """A stream of the program."""
 
     def write(self, text: str) -> None:
         Count.told += 1
@@ -245,7 +245,7 @@ PRINTING = "_py_warnings" if sys.version_info >= (3, 14) else "warnings"
 
 
 def printed(patch: pytest.MonkeyPatch) -> None:
-    """As it is where pytest does not record them."""
+    """Restore the printer of warnings, without pytest's recorder."""
     codes = importlib.util.find_spec(PRINTING).loader.get_code(PRINTING).co_consts  # type: ignore[union-attr]
     code = next(c for c in codes if getattr(c, "co_name", "") == "_showwarnmsg_impl")
     patch.setattr(

@@ -1,6 +1,6 @@
-"""What torch warns of when it runs its own samples, compiled code tells: the table of kernels that warn (`warns.KERNELS`) has all.
+"""Warnings of torch's operator samples: compiled code gives them too, so the table `warns.KERNELS` is complete.
 
-Each sample that warns in eager is compiled, and has to warn of the same.
+Each sample that warns in eager is compiled and must give the same warnings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 import pycompiler
 
-# torch's samples need packages that are no requirement of ours in every version of torch
+# Some torch versions need packages for their samples that are no requirement of this project.
 op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
 
 SLICES = 2
@@ -26,10 +26,10 @@ OTHERWISE = dict.fromkeys(
     ((f"nn.functional.conv{n}d", torch.complex64) for n in (1, 2, 3)),
     "of several real convolutions each warns; told once, as by default",
 )
-"""Warnings that are others."""
+"""Operators and dtypes whose warnings differ from eager's, with the reason."""
 
 POOL = ThreadPoolExecutor(1)
-"""A thread with few frames: torch looks at all of them at each sample."""
+"""A thread with a short stack: torch reads all frames of the stack for each sample."""
 Said = list[tuple[type[Warning], str]]
 
 
@@ -37,7 +37,7 @@ Said = list[tuple[type[Warning], str]]
 def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(
         torch, "manual_seed", torch.default_generator.manual_seed
-    )  # torch's formats the stack, for each sample
+    )  # torch's own function formats the stack for each sample
     torch.set_warn_always(True)
     yield
     torch.set_warn_always(False)
@@ -55,7 +55,7 @@ def said(fn: Callable[..., Any], sample: Any, in_place: bool) -> Said:
 
 
 def samples_that_warn(op: Any, dtype: torch.dtype) -> Iterator[tuple[Callable[..., Any], Any, bool, Said]]:
-    """One for each kind of call and what it says."""
+    """One sample for each kind of call, with its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         samples = POOL.submit(lambda: list(islice(op.sample_inputs("cpu", dtype), SAMPLES))).result()

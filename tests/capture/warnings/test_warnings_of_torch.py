@@ -1,4 +1,4 @@
-"""What torch's functions warn of, in Python and in C++, is shown at each call as eager shows it, and never while compiling."""
+"""Warnings of torch's functions, in Python and in C++: shown at each call as in eager, and never during a compile."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ DEPRECATED: list[Callable[[], Any]] = [
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("number", range(len(DEPRECATED)))
 def test_what_is_deprecated(number: int) -> None:
-    """About the program's line, in each call, and not while it is compiled."""
+    """The warning names the program's line, appears in each call, and never during the compile."""
     fn = DEPRECATED[number]
     try:
         fn()
@@ -334,7 +334,7 @@ def test_what_torch_warns_of_once_a_process(before: str) -> None:
         done = subprocess.run(
             [sys.executable, "-c", PROCESS, before, how], capture_output=True, text=True, check=True, timeout=300
         )
-        # a plan's kernels, which no Python calls, print for themselves where torch is told to warn always
+        # a plan calls kernels without Python, and they print for themselves where torch always warns
         return "".join(line for line in done.stderr.splitlines(True) if not line.startswith("[W"))
 
     want = told("eager")

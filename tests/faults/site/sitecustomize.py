@@ -1,11 +1,13 @@
-"""In a child of `tests.faults`: the fault that FAULT names is put in as soon as the compiler is loaded, ours or the peer's."""
+"""Start-up of a child of `tests.faults`: the fault named by FAULT is inserted once pycompiler or torch.compile is
+loaded."""
 
 import importlib.abc
 import importlib.machinery
 import os
 import sys
 
-# The module after which all can be imported -> the faults for it.  The peer's are there whichever of its backends runs.
+# The module after whose import all others can be imported -> its faults. Torch's are present under any of its
+# backends.
 SIDES = {"torch": "tests.faults.theirs"} if os.environ.get("FAULT_OF_PEER") else {"pycompiler.api": "tests.faults.ours"}
 
 

@@ -1,7 +1,9 @@
-"""Many programs over several processes.  In: seeds, a device, a backend.  Out: counts and findings, printed.
+"""A campaign: many programs over several processes.
 
-A process compares a few hundred programs and ends (libraries stay loaded).  One that dies or hangs is a finding that
-names the seed it was at; the next one goes on behind it.
+In: seeds, a device, a backend.  Out: counts and findings, printed.
+
+A process compares a few hundred programs and ends, since loaded libraries stay in memory.  A process that dies or hangs
+is a finding with its current seed; the next process continues after that seed.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from typing import Any
 
 TESTS = Path(__file__).resolve().parents[2]
 CHUNK = 250
-PATIENCE = 300.0  # seconds without a word
-# The most that each verdict may have of the programs of a run: of such a program not all was compared.
+PATIENCE = 300.0  # seconds without output
+# The largest share of a run's programs for each verdict under which a program is compared only in part.
 LIMITS = {"unsteady": 0.005, "raises": 0.1, "dropped": 0.02}
 
 
 @dataclass
 class Findings:
-    """What a campaign has seen so far."""
+    """The findings of a campaign so far."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
@@ -57,7 +59,7 @@ class Findings:
                 print(f"seed {line['seed']}: {line['what']}: {line['detail'][:240]}", flush=True)
 
     def too_many(self) -> list[str]:
-        """A line for each verdict that more programs have than its limit allows (one may always have it)."""
+        """A line for each verdict with more programs than its limit allows (one program is always allowed)."""
         total, counts = self.kinds.total(), Counter[str]()
         for name, count in self.kinds.items():
             counts[name.partition(" ")[0]] += count
@@ -68,7 +70,7 @@ class Findings:
         ]
 
     def groups(self) -> dict[str, list[dict[str, Any]]]:
-        """Findings that look alike, the frequent ones first."""
+        """Groups of similar findings, the frequent ones first."""
         found: dict[str, list[dict[str, Any]]] = {}
         for line in self.failing:
             found.setdefault(signature(line), []).append(line)
@@ -76,7 +78,7 @@ class Findings:
 
 
 def signature(line: dict[str, Any]) -> str:
-    """What two findings of one cause may have in common."""
+    """A key that findings of one cause probably share."""
     text = re.sub(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", "N", line["detail"])
     return (
         f"{line['what']}: {text[:90]}"
@@ -91,7 +93,7 @@ def command(mode: str, first: Any, last: Any, device: str, backend: str) -> list
 
 
 def lines_of(arguments: list[str]) -> Iterator[dict[str, Any]]:
-    """What a process says; at last {"ended": its exit status}."""
+    """The output lines of a process; at last {"ended": its exit status}."""
     with tempfile.TemporaryDirectory(prefix="pycompiler-fuzz-") as cache:
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYCOMPILER_CACHE_DIR": cache}
         with tempfile.TemporaryFile("w+") as errors:
@@ -144,7 +146,7 @@ def death(line: dict[str, Any]) -> str:
 
 
 class Ranges:
-    """Ranges of seeds, handed to several threads."""
+    """Ranges of seeds, distributed to several threads."""
 
     def __init__(self, seed: int, count: int, chunk: int) -> None:
         self.ranges = iter([range(k, min(k + chunk, seed + count)) for k in range(seed, seed + count, chunk)])
@@ -162,7 +164,8 @@ class Ranges:
 def run(
     seed: int, count: int, jobs: int, device: str, backend: str, seconds: float, reduced: int, out: Path | None
 ) -> int:
-    """A whole campaign; the exit status: 1 when something differs, or more is excused than `LIMITS` allows."""
+    """Runs a whole campaign; the exit status is 1 if a program differs, or more programs are excused than `LIMITS`
+    allows."""
     begin = time.monotonic()
     findings = Findings()
     ranges = Ranges(seed, count, max(1, min(CHUNK, -(-count // jobs))))
@@ -191,7 +194,7 @@ def report(findings: Findings, seconds: float) -> None:
         for text, n in counts.most_common(25):
             print(f"  {n:>8} {text}")
     if findings.cells:
-        from .coverage import table_text  # the compiler: not needed by who only starts processes
+        from .coverage import table_text  # imports the compiler, which a process that only starts others does not need
 
         print("scheduling decisions in pairs, schedules that reached them:")
         print(table_text(findings.cells))
@@ -213,7 +216,7 @@ def chosen(findings: Findings, count: int) -> list[dict[str, Any]]:
 
 
 def show(findings: Findings, count: int, jobs: int, device: str, backend: str, out: Path | None) -> None:
-    """The smallest form of some findings; of those that use the same operators, the shortest."""
+    """Print the smallest form of some findings; of findings with the same operators, the shortest."""
     smallest: dict[str, tuple[str, dict[str, Any]]] = {}
     times: Counter[str] = Counter()
 

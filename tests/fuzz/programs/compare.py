@@ -1,6 +1,6 @@
-"""One program run by eager and compiled: all that a caller can see must be the same.
+"""Comparison of one program run by eager and compiled: all that a caller can observe must agree.
 
-In: a `Program`, a device, a backend.  Out: a `Verdict`: `same`, `differs` (what, and how), `unsteady` (eager's own
+In: a `Program`, a device, a backend. Out: a `Verdict`: `same`, `differs` (what, and how), `unsteady` (eager's own
 result moves as much when its operators round a little differently), or `raises` (both raise, the same class).
 """
 
@@ -26,18 +26,19 @@ TOLERANCE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 2e-4, t
 UNIT = {torch.float64: 2.0**-52, torch.complex128: 2.0**-52, torch.float32: 2.0**-22, torch.complex64: 2.0**-22, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}  # fmt: skip
 NOISE = (4.0, 1.0, 0.25)  # units in the last place
 NOISY_RUNS = 60
-# Errors that are eager's own bugs: the gradient of a real `sgn` is a zero without memory, which `std`'s gradient writes to.
+# Errors that are bugs of eager: the gradient of a real `sgn` is a zero tensor without memory, which `std`'s gradient
+# writes to.
 EAGERS_OWN = ("ZeroTensors are immutable",)
 ALLOWED = 20.0  # times the movement of eager's own result
 
 
-# Eager's own bug: a view, of memory that was written through another view by something with a gradient, is no leaf, and
-# eager takes it for one until somebody looks at its `grad_fn`.
+# Bug of eager: a view of memory is no leaf once another view of it was written with a value that has a gradient.  Eager
+# still treats the view as a leaf until its `grad_fn` is read.
 UNSEEN = "a leaf Variable that requires grad is being used"
 
 
 class Looking(TorchFunctionMode):
-    """Looks at the `grad_fn` of each argument of each call."""
+    """Reads the `grad_fn` of each argument of each call."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for a in args:
@@ -46,17 +47,18 @@ class Looking(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-# Eager's own bug: what `kron` keeps for its gradient is a view with a version counter of its own; written, it goes unseen.
+# Bug of eager: `kron` saves a view with a version counter of its own for its gradient, so that a write to it goes
+# unnoticed.
 WRITTEN = "has been modified by an inplace operation"
 
 
 def unseen_nothing(program: Program, error: str) -> bool:
-    """The same of a view without elements: no gradient can tell."""
+    """The same error for a view without elements: no gradient can depend on it."""
     return "kron(" in program.body() and re.search(r"Tensor \[(\d+, )*0[,\]]", error) is not None
 
 
 def reads_written(fn: Callable[..., Any], make: Callable[[], Any], program: Program, expected: Seen) -> bool:
-    """Whether eager's gradients are other ones when its nodes keep copies: it read what was written in between."""
+    """Whether eager's gradients change when its nodes save copies: then eager read a saved tensor after a write."""
     with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda kept: kept):
         kept = observe(fn, make, program)
     return kept.error is None and difference(kept, expected, loosest(program)) is not None
@@ -64,7 +66,7 @@ def reads_written(fn: Callable[..., Any], make: Callable[[], Any], program: Prog
 
 @dataclass
 class Seen:
-    """What one run shows: `values` by name, `facts` that must be equal, or the error."""
+    """The observations of one run: `values` by name, `facts` that must be equal, or the error."""
 
     values: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -114,7 +116,7 @@ def compare(program: Program, device: str = "cpu", backend: str = "native", call
     return Verdict("same")
 
 
-# ---- what can be seen -------------------------------------------------------------------------------------------------
+# ---- observations --------------------------------------------------------------------------------------------------
 def observe(fn: Callable[..., Any], make: Callable[[], Any], program: Program) -> Seen:
     """Runs `fn` and differentiates its results."""
     leaves, args = make()
@@ -145,9 +147,7 @@ def see_results(seen: Seen, results: list[Any], args: list[Any], versions: list[
     for k, a in enumerate(args):
         if isinstance(a, torch.Tensor):
             seen.values[f"argument {k}"] = a.detach().clone()
-            seen.facts[f"argument {k} version"] = (
-                a._version > versions[k]
-            )  # one write or three: all that counts is that it moved
+            seen.facts[f"argument {k} version"] = a._version > versions[k]  # one write or three: only the change counts
             seen.facts[f"argument {k} requires_grad"] = (a.requires_grad, a.is_leaf)
             seen.facts[f"argument {k} strides"] = (tuple(a.shape), a.stride())
     tensors = [(f"result {k}", r) for k, r in enumerate(results) if isinstance(r, torch.Tensor)]
@@ -168,7 +168,7 @@ def see_results(seen: Seen, results: list[Any], args: list[Any], versions: list[
 
 
 def gradients(seen: Seen, program: Program, results: list[Any], leaves: list[Any]) -> None:
-    """The gradients of the leaves, from results that need one."""
+    """The gradients of the leaves, from the results that require one."""
     wanted = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -190,18 +190,18 @@ def _ones(wanted: list[torch.Tensor], seed: int) -> None:
 
 
 def _loss(wanted: list[torch.Tensor], seed: int) -> None:
-    """Transposed and summed gradients; a part of the results only."""
+    """A loss of transposed and summed gradients, over a part of the results only."""
     chosen = [r for k, r in enumerate(wanted) if random.Random(seed + k).random() < 0.7] or wanted[:1]
     torch.autograd.backward([(r.transpose(0, -1) if r.dim() else r).abs().square().sum() for r in chosen])
 
 
-# How the results of a program are differentiated.
+# The ways to differentiate the results of a program.
 GRADIENTS: dict[str, Callable[[list[torch.Tensor], int], None]] = {"random": _random, "ones": _ones, "loss": _loss}
 
 
-# ---- the difference ---------------------------------------------------------------------------------------------------
+# ---- the difference ------------------------------------------------------------------------------------------------
 def difference(got: Seen, expected: Seen, tolerance: float) -> tuple[str, str, str] | None:
-    """(where, what, how) the first thing that differs, values first."""
+    """(where, what, how) of the first difference, values first."""
     if (got.error is None) != (expected.error is None) or (
         got.error is not None and (type(got.error), got.phase) != (type(expected.error), expected.phase)
     ):
@@ -249,7 +249,7 @@ def loosest(program: Program) -> float:
 
 
 def values_differ(got: Any, expected: Any, tolerance: float) -> str:
-    """How, or an empty text."""
+    """A description of the difference, or an empty string."""
     if not isinstance(expected, torch.Tensor) or not isinstance(got, torch.Tensor):
         same = type(got) is type(expected) and (
             got == expected or abs(got - expected) <= tolerance * max(1.0, abs(expected))
@@ -265,7 +265,7 @@ def values_differ(got: Any, expected: Any, tolerance: float) -> str:
 
 
 def apart(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> torch.Tensor:
-    """Where the two differ by more than `tolerance` of the scale of `expected`."""
+    """The places where the two differ by more than `tolerance` of the scale of `expected`."""
     if not (expected.is_floating_point() or expected.is_complex()):
         return got != expected
     if expected.is_complex():
@@ -279,10 +279,11 @@ def apart(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> torch.
     return ~(close | (a == b) | (a.isnan() & b.isnan()))
 
 
-# ---- is the program itself steady? ------------------------------------------------------------------------------------
+# ---- is the program itself steady? ---------------------------------------------------------------------------------
 CASTS = frozenset(["_to_copy", "copy_"])
-# Operators whose results are elements of their operands, or exact functions of one: no rounding of theirs can differ.  An in-place
-# operator goes by its name without the last underscore.  `abs` and `sgn` of complex numbers round (`Noise` asks).
+# Operators whose results are elements of their operands, or exact functions of one: their results cannot round
+# differently. An in-place operator is looked up without its last underscore. `abs` and `sgn` of complex numbers round
+# (`is_quiet` checks).
 EXACT = frozenset(["abs", "neg", "sign", "sgn", "floor", "ceil", "trunc", "round", "copysign", "nan_to_num", "clamp", "clamp_min", "clamp_max", "hardtanh",
                    "relu6", "maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax", "median", "nanmedian", "mode", "kthvalue",
                    "cummax", "cummin", "_cummax_helper", "_cummin_helper", "sort", "argsort", "topk", "msort", "unique_consecutive", "_unique2", "unique_dim", "masked_select",
@@ -304,7 +305,7 @@ def narrows(result: Any, args: Any) -> bool:
 
 
 def is_quiet(packet: str, result: Any, args: Any) -> bool:
-    """Whether an operator computes without a rounding."""
+    """Whether an operator computes without rounding."""
     name = packet if packet in QUIET else packet.removesuffix("_")
     if name in CASTS:
         return not narrows(result, args)
@@ -314,8 +315,8 @@ def is_quiet(packet: str, result: Any, args: Any) -> bool:
 
 
 class Noise(TorchDispatchMode):
-    """Each operator that computes rounds a little differently: by `units` in the last place, of its result and of its
-    operands.  `snaps`: what rounding leaves of a difference becomes zero."""
+    """Disturbs the result of each operator that rounds: by `units` in the last place, of its result and of its
+    operands. `snaps`: a result as small as the rounding error of a difference becomes zero."""
 
     def __init__(self, seed: int, units: float, snaps: bool) -> None:
         super().__init__()
@@ -339,7 +340,7 @@ class Noise(TorchDispatchMode):
         if packet.endswith("_norm") and isinstance(result, tuple) and len(result) > 2 and result[2].numel():
             operands *= max(1.0, float(result[2].detach().abs().nan_to_num(0, 0, 0).max()))  # 1 / deviation
         for t in result if isinstance(result, tuple | list) else (result,):
-            if not isinstance(t, torch.Tensor) or t._is_zerotensor():  # which have no memory to write to
+            if not isinstance(t, torch.Tensor) or t._is_zerotensor():  # a zero tensor has no memory to write to
                 continue
             if t.dtype in UNIT and t.numel() and 0 not in t.stride():
                 self.disturb(
@@ -365,8 +366,8 @@ class Noise(TorchDispatchMode):
 def unsteady(program: Program, device: str, name: str, got: Seen, expected: Seen) -> bool:
     """Whether eager's own value of `name` moves as far as `got` is away, when operators round differently.
 
-    Numbers may move less far (`ALLOWED`); what is counted or compared, and how many values there are, must have been
-    seen to be what `got` has, element by element.
+    Numbers may move less far (`ALLOWED`). Counts, results of comparisons and numbers of values must reach the value
+    of `got` in some run, element by element.
     """
     value, ours = expected.values[name], got.values.get(name)
     if not isinstance(value, torch.Tensor) or not isinstance(ours, torch.Tensor) or value.dtype != ours.dtype:
@@ -383,8 +384,8 @@ def unsteady(program: Program, device: str, name: str, got: Seen, expected: Seen
 
 
 def moved(program: Program, device: str, name: str) -> Iterator[Any]:
-    """Eager's value of `name` in runs whose operators round differently: first by much, then by little, so that numbers
-    of few digits come to be equal, or cease to be."""
+    """Eager's value of `name` in runs whose operators round differently: first by much, then by little, so that
+    numbers of few digits become equal, or cease to be equal."""
     for seed in range(NOISY_RUNS):
         make, fn = program.load(device)
         with Noise(seed, NOISE[seed * len(NOISE) // NOISY_RUNS], snaps=seed % 2 == 1):
@@ -392,7 +393,7 @@ def moved(program: Program, device: str, name: str) -> Iterator[Any]:
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Element by element; infinite where one is not a number or both are not equal infinities."""
+    """The distance element by element; infinite where only one is NaN or the infinities differ."""
     wide = torch.complex128 if a.is_complex() else torch.float64
     x, y = a.to(wide), b.to(wide)
     d = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, (x - y).abs().double())

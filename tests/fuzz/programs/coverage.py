@@ -1,8 +1,8 @@
-"""Which pairs of scheduling decisions programs have reached.
+"""Coverage of pairs of scheduling decisions by programs.
 
-In: `Schedule`s.  Out: a counter of cells `(table, row, column)`.  TABLES lists the rows and columns; IMPOSSIBLE the cells
-that cannot be, with the reason.  A quarter of all seeds aim at a cell: the operators that AIMS names for its row and column
-are drawn more often (`aim`).
+In: `Schedule`s.  Out: a counter of cells `(table, row, column)`.  TABLES lists the rows and columns; IMPOSSIBLE the
+impossible cells, with the reason.  A quarter of all seeds aim at a cell: the operators that AIMS names for its row and
+column are drawn more often (`aim`).
 
     with watching() as cells:
         pycompiler.compile(fn)(*args)
@@ -13,15 +13,15 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pycompiler import scheduling
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, Stage, numel
-from pycompiler.ir.loops import Extern, Op, Program, Ref
+from pycompiler.ir.loops import Buffer, Extern, Op, Program, Ref
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.stores import COPY
+from pycompiler.symbolic.expr import Expr
 
 from .generate import Aim
 
@@ -29,12 +29,16 @@ Cell = tuple[str, str, str]
 
 ROLES = ("point", "reduce", "row", "accumulate", "column")
 HELD = ("register", "scratch", "memory")
+EXTENTS = ("one row", "one column", "one element")
 SOURCES = ("input", "constant", *HELD, "earlier nest", "earlier kernel", "call")
 
-# Table -> (what its rows are, what its columns are).
+# Table -> (the kinds of its rows, the kinds of its columns).
 TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "load x where it reads": (("plain", "masked", "indirect", "masked indirect"), SOURCES),
     "load x role of its stage": (("plain", "masked", "indirect", "masked indirect"), ROLES),
+    "load x shape of what it reads": (("plain", "masked", "indirect", "masked indirect"), EXTENTS),
+    "role x shape of what it reads": (ROLES, EXTENTS),
+    "indirect read of what its kernel makes x made by": ((*EXTENTS, "more"), ROLES),
     "role x role of what it reads in its nest": (ROLES, ("point", "reduce", "row", "column")),
     "fold x role": (("sum", "prod", "max", "min", "any", "all"), ("reduce", "accumulate", "column")),
     "role x place": (ROLES, HELD),
@@ -52,14 +56,19 @@ TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def _cannot() -> dict[Cell, str]:
-    """The cells that cannot be, and why."""
+    """The impossible cells, with the reason for each."""
     reasons: dict[Cell, str] = {}
     for row in ("indirect", "masked indirect"):
         for place in HELD:
             reasons["load x where it reads", row, place] = "what a nest makes is read in it where it is made only"
+    made = "indirect read of what its kernel makes x made by"
+    for extent in EXTENTS:
+        reasons[made, extent, "column"] = "rows and columns, of more than one each"
+    for role in ("reduce", "row"):
+        reasons[made, "one element", role] = "there are no rows"
     nested = "role x role of what it reads in its nest"
-    for made in ("point", "column"):
-        reasons[nested, "row", made] = "a row value has no point of the inner dimensions"
+    for maker in ("point", "column"):
+        reasons[nested, "row", maker] = "a row value has no point of the inner dimensions"
     for place in ("register", "scratch"):
         reasons["role x place", "accumulate", place] = "complete when the nest is over, so somebody outside reads it"
     reasons["role x place", "column", "register"] = "a fold into an array of the row"
@@ -90,11 +99,13 @@ def _cannot() -> dict[Cell, str]:
 
 IMPOSSIBLE = _cannot()
 
-# Row or column -> operators of programs that lead there.
+# Row or column -> operators of programs that reach it.
 AIMS: dict[str, tuple[str, ...]] = {
     "earlier kernel": ("padded_index", "large_parts"), "same dtype": ("chain",), "other dtype": ("chain",),
     "masked": ("padded_index", "columns", "pad", "cat_pieces", "write_piece", "slice", "repeat", "cut_piece", "stack"),
     "masked indirect": ("padded_index", "columns", "gather", "index", "pad", "cat_pieces", "write_piece", "embedding"),
+    "one row": ("single", "single_index"), "one column": ("single", "single_index"), "one element": ("single", "single_index"),
+    "more": ("single_index",),
     "indirect": ("columns", "gather", "index", "index_select", "embedding", "flip"),
     "column": ("columns", "stored_fold", "chain", "reduce", "spread", "softmax", "normalize", "truth"),
     "accumulate": ("stored_fold", "columns", "reduce", "extreme", "truth", "spread"),
@@ -116,7 +127,7 @@ AIMS: dict[str, tuple[str, ...]] = {
     "never": ("stored_fold", "write", "assign", "row_step"),
     "no points": ("slice",), "one point": ("reduce", "slice"),
 }  # fmt: skip
-# ... and sizes that do: folds into columns want eight of them and more.
+# Row or column -> sizes that reach it: folds into columns need eight columns or more.
 SIZES: dict[str, tuple[int, ...]] = {
     "column": (9, 12, 16),
     "scratch": (9, 5, 40),
@@ -126,13 +137,13 @@ SIZES: dict[str, tuple[int, ...]] = {
 
 
 def cells() -> list[Cell]:
-    """All cells that can be."""
+    """All possible cells."""
     every = [(t, row, column) for t, (rows, columns) in TABLES.items() for row in rows for column in columns]
     return [c for c in every if c not in IMPOSSIBLE]
 
 
 def aim(seed: int) -> Aim:
-    """What the program of `seed` aims at: a cell, for a quarter of the seeds."""
+    """The aim of the program of `seed`: a cell, for a quarter of the seeds."""
     if seed % 4 != 3:
         return Aim()
     _, row, column = random.Random(seed).choice(cells())
@@ -143,7 +154,7 @@ def aim(seed: int) -> Aim:
 
 @contextlib.contextmanager
 def watching() -> Iterator[Counter[Cell]]:
-    """Counts the cells of what is scheduled inside."""
+    """Counts the cells of the schedules built inside the context."""
     found: Counter[Cell] = Counter()
     original = scheduling.schedule
 
@@ -159,7 +170,7 @@ def watching() -> Iterator[Counter[Cell]]:
         scheduling.schedule = original
 
 
-# ---- what a schedule reaches ------------------------------------------------------------------------------------------
+# ---- cells of a schedule -------------------------------------------------------------------------------------------
 def reached(s: Schedule) -> Iterator[Cell]:
     inputs = {b.name for b in s.program.inputs if b is not None}
     home: dict[str, str] = dict.fromkeys(inputs, "input") | dict.fromkeys(s.program.constants, "constant")
@@ -169,8 +180,11 @@ def reached(s: Schedule) -> Iterator[Cell]:
             home |= {b.name: "call" for b in step.out if b is not None}
             continue
         local: dict[str, str] = {}
+        makers: dict[str, Stage] = {}
         for nest in step.nests:
             yield from _nest(nest, home | local)
+            yield from _shapes(nest, s.buffers, makers)
+            makers |= {name: stage for stage in nest.stages for name in stage.outputs}
             local |= {name: "earlier nest" for stage in nest.stages for name in stage.outputs}
         yield from _stores(s, k, step)
         home |= {name: "earlier kernel" for name in step.writes}
@@ -186,6 +200,29 @@ def kind_of(op: Op) -> str:
         if on
     ]
     return " ".join(words) or "plain"
+
+
+def extent_of(b: Buffer) -> str:
+    """One of EXTENTS for a buffer of two dimensions or more; else empty."""
+    if len(b.shape) < 2 or 0 in b.shape:
+        return ""
+    rows, columns = any(n != 1 for n in b.shape[:-1]), b.shape[-1] != 1
+    return "" if rows and columns else "one column" if rows else "one row" if columns else "one element"
+
+
+def _shapes(nest: Nest, buffers: Mapping[str, Buffer], makers: Mapping[str, Stage]) -> Iterator[Cell]:
+    """Cells of a nest's loads: of one row or one column, and indirect loads of values that its own kernel makes
+    (`makers`)."""
+    for stage in nest.stages:
+        for op in stage.loop.body:
+            if op.name not in ("load", "masked_load"):
+                continue
+            extent = extent_of(buffers[op.attrs[0]])
+            if extent:
+                yield "load x shape of what it reads", kind_of(op), extent
+                yield "role x shape of what it reads", stage.role, extent
+            if "indirect" in kind_of(op) and op.attrs[0] in makers:
+                yield "indirect read of what its kernel makes x made by", extent or "more", makers[op.attrs[0]].role
 
 
 def _nest(nest: Nest, home: dict[str, str]) -> Iterator[Cell]:
@@ -231,7 +268,7 @@ def _nest(nest: Nest, home: dict[str, str]) -> Iterator[Cell]:
 
 
 def _stores(s: Schedule, k: int, step: KernelGroup) -> Iterator[Cell]:
-    """New values of inputs: who reads the old one."""
+    """Cells of new values of inputs: the readers of the old value."""
     table = "store into an input x old value read"
     for value, target in step.stores.items():
         at, nest = next((j, n) for j, n in enumerate(step.nests) if any(value in x.outputs for x in n.stages))
@@ -300,7 +337,7 @@ def _results(s: Schedule, home: dict[str, str]) -> Iterator[Cell]:
 
 
 def table_text(found: Counter[Cell]) -> str:
-    """All tables with counts; cells that were not reached, and those that cannot be."""
+    """All tables with counts, the cells not reached, and the impossible cells."""
     lines = []
     for table, (rows, columns) in TABLES.items():
         width = max(map(len, rows)) + 2

@@ -1,8 +1,8 @@
-"""Programs by seed.  In: a seed.  Out: `Program`s that eager runs, most of them without an error.
+"""Generator of programs by seed. In: a seed. Out: `Program`s that eager runs, most of them without an error.
 
-Statements are drawn from the table OPERATORS (`operators/`), and run as they are drawn, so that each knows the shapes,
-strides and dtypes of what there is.  What raises in eager is left out and counted; now and then it stays, as the end of
-its program: then compiled code must raise, too.
+Statements are drawn from the table OPERATORS (`operators/`), and run when they are drawn, so that the shapes,
+strides and dtypes of all values are known. A statement that raises in eager is dropped and counted. A few such
+statements stay, as the end of their program: then compiled code must raise, too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 COMPLEX = (torch.complex64, torch.complex128)
 SMALL = (1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9)
 LARGE = (16, 17, 31, 64, 65, 100, 257, 1000, 1024, 2100)
-RARE = 1.0  # the weight of an operator that is aimed at, if it has none by itself
+RARE = 1.0  # the weight of an operator that is aimed at and has no weight of its own
 MOST = 9000  # elements of a value
 
-# What the floating inputs of a program are, by weight.
+# Dtypes of the floating inputs of a program, with weights.
 PROFILES: tuple[tuple[float, tuple[torch.dtype, ...]], ...] = (
     (46, (torch.float64,)),
     (20, (torch.float32,)),
@@ -42,14 +42,17 @@ PROFILES: tuple[tuple[float, tuple[torch.dtype, ...]], ...] = (
 
 
 class Unfit(Exception):
-    """Nothing here fits the operator that was drawn."""
+    """No value fits the operator that was drawn."""
 
 
 def operator(weight: float = 1.0) -> Callable[[Operator], Operator]:
-    """A row of OPERATORS: a function of the scene that gives the text of an expression or statement."""
+    """A row of OPERATORS: a function of the scene that gives the source of an expression or statement."""
 
     def register(fn: Operator) -> Operator:
-        OPERATORS[fn.__name__.rstrip("_")] = (fn, weight)
+        name = fn.__name__.rstrip("_")
+        if name in OPERATORS:
+            raise ValueError(f"two operators named {name}")
+        OPERATORS[name] = (fn, weight)
         return fn
 
     return register
@@ -65,7 +68,7 @@ class Aim:
 
 @dataclass
 class Scene:
-    """A program while it is made; `live`: the tensors by name, as eager computes them."""
+    """A program under construction; `live`: the tensors by name, as eager computes them."""
 
     seed: int
     device: str = "cpu"
@@ -83,7 +86,7 @@ class Scene:
         self.namespace = dict(prelude(self.device))
         self.dtypes = r.choices([d for _, d in PROFILES], [w for w, _ in PROFILES])[0]
         self.training = r.random() < 0.65
-        self.wild = r.random() < 0.04  # infinities and NaN are let in
+        self.wild = r.random() < 0.04  # allows infinities and NaN
         sizes = [r.choice(SMALL) for _ in range(3)]
         if r.random() < 0.15:
             sizes[r.randrange(3)] = r.choice(LARGE)
@@ -93,7 +96,7 @@ class Scene:
 
     # ---- choosing -------------------------------------------------------------------------------------------------
     def shape(self, most: int = 4) -> tuple[int, ...]:
-        """A shape of this program's sizes, now and then with ones."""
+        """A shape of this program's sizes, at times with ones."""
         r = self.rng
         dims = r.choices(range(most + 1), (1, 4, 8, 4, 1)[: most + 1])[0]
         shape = [1 if r.random() < 0.08 else r.choice(self.sizes) for _ in range(dims)]
@@ -102,7 +105,7 @@ class Scene:
         return tuple(shape)
 
     def tensor(self, fits: Callable[[torch.Tensor], bool] | None = None) -> str:
-        """A tensor, the new and unused ones first."""
+        """A tensor, new and unused ones first."""
         found = [n for n, t in self.live.items() if isinstance(t, torch.Tensor) and (fits is None or fits(t))]
         if not found:
             raise Unfit
@@ -111,7 +114,7 @@ class Scene:
         return self.rng.choices(found, weights)[0]
 
     def real(self, least: int = 0) -> str:
-        """A floating tensor of `least` dimensions or more; a cast of what there is if there is none."""
+        """A floating tensor of `least` dimensions or more; a cast of an existing one if there is none."""
         try:
             return self.tensor(lambda t: t.is_floating_point() and t.dim() >= least)
         except Unfit:
@@ -125,7 +128,7 @@ class Scene:
         return str(self.rng.choice([d for d in self.dtypes if d.is_floating_point]))
 
     def of(self, expression: str) -> torch.Tensor:
-        """What an expression over the live tensors is."""
+        """The value of an expression over the live tensors."""
         if expression in self.live:
             return self.live[expression]  # type: ignore[no-any-return]
         with torch.no_grad():
@@ -161,7 +164,7 @@ class Scene:
         return name
 
     def argument(self, text: str) -> str:
-        """An argument `text`, over the leaves."""
+        """An argument computed by the source `text` from the leaves."""
         name = f"x{len(self.arguments)}"
         line = f"{name} = {text}"
         exec(line, self.namespace, self.live)
@@ -189,7 +192,7 @@ class Scene:
         return self.argument(f"order({self.fresh()}, {n}, {k})")
 
     def mask(self, shape: Sequence[int]) -> str:
-        """A mask that broadcasts to `shape`: of a comparison, or an argument."""
+        """A mask that broadcasts to `shape`: a comparison, or an argument."""
         try:
             return self.tensor(lambda t: t.dtype == torch.bool and broadcasts(t.shape, shape))
         except Unfit:
@@ -211,7 +214,7 @@ class Scene:
         return tuple(found[r.randrange(len(found)) :] if found and r.random() < 0.25 else found)
 
     def fit(self, shape: Sequence[int], dtype: torch.dtype | None = None, exact: bool = False) -> str:
-        """Something that broadcasts to `shape` (has it, if `exact`): a tensor, a part of one, or a new argument."""
+        """A value that broadcasts to `shape` (has it, if `exact`): a tensor, a part of one, or a new argument."""
         r = self.rng
 
         def fits(t: torch.Tensor) -> bool:
@@ -256,7 +259,7 @@ class Scene:
 
     # ---- statements -----------------------------------------------------------------------------------------------
     def add(self, text: str) -> bool:
-        """Runs a statement (an expression is given a name) and keeps it; False when eager refuses or its values explode."""
+        """Runs and stores a statement (an expression gets a name); False if eager refuses it or its values explode."""
         is_expression = text[0] != "!"
         statement = f"t{self.count} = {text}" if is_expression else text[1:]
         before = dict(self.live)
@@ -291,7 +294,7 @@ class Scene:
         return True
 
     def name(self) -> str:
-        """The next name, for statements that bind one by themselves."""
+        """The next name, for statements that bind a name themselves."""
         self.count += 1
         return f"t{self.count - 1}"
 
@@ -319,7 +322,7 @@ def numel(shape: Sequence[int]) -> int:
 
 
 def listed(shape: Sequence[int]) -> str:
-    """`4, 5, ` (nothing for no dimension)."""
+    """Sizes as `4, 5, ` (empty without dimensions)."""
     return "".join(f"{n}, " for n in shape)
 
 
@@ -329,7 +332,8 @@ def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
     return all(n in (1, m) for n, m in zip(reversed(shape), reversed(to), strict=False))
 
 
-# Arguments made of a leaf: text over {a}, and how likely.  Views of a product are not leaves: they may be written.
+# Arguments made of a leaf: source over {a}, and the probability.  Views of a product are no leaves, so they may be
+# written.
 LAYOUTS: tuple[tuple[float, str], ...] = (
     (10, "{a}"),
     (3, "({a} * 1)"),
@@ -362,7 +366,7 @@ def inputs(scene: Scene) -> None:
             text = r.choices([t for _, t in LAYOUTS], [w for w, _ in LAYOUTS])[0].replace("{a}", name)
             try:
                 scene.argument(text)
-            except Exception:  # no view of this kind
+            except Exception:  # this leaf has no such view
                 scene.argument(name)
     if r.random() < 0.1 and len(scene.arguments) > 1:
         first = defined(scene.arguments[0])
@@ -372,7 +376,7 @@ def inputs(scene: Scene) -> None:
 
 
 def generate(seed: int, device: str = "cpu", aim: Aim | None = None) -> tuple[Program, Counter[str]]:
-    """The program of `seed`, and what was dropped on the way, by reason."""
+    """The program of `seed`, and counts of the dropped statements by reason."""
     scene = Scene(seed, device, aim or Aim())
     r = scene.rng
     inputs(scene)
@@ -407,7 +411,7 @@ def generate(seed: int, device: str = "cpu", aim: Aim | None = None) -> tuple[Pr
 
 
 def results(scene: Scene, ended: bool) -> tuple[str, ...]:
-    """What the program returns: values that nothing used, some that were used, now and then an argument or one twice."""
+    """The results of the program: unused values, some used ones, at times an argument, or the same value twice."""
     r = scene.rng
     made = [n for n in scene.live if n[0] == "t"]
     found = [n for n in made if not scene.used[n] and r.random() < 0.75]

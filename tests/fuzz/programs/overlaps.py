@@ -1,4 +1,5 @@
-"""Programs whose result depends on the order in which a kernel of eager's goes over elements: they are no programs for us."""
+"""Detector of programs whose result depends on the order in which eager's kernels visit elements; such programs are
+skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from .program import Program
 
 
 class Overlaps(TorchDispatchMode):
-    """Sees writes whose result depends on the order of the elements: to memory that is read elsewhere, or written twice."""
+    """Detects writes whose result depends on the order of elements: to memory that is also read, or written twice."""
 
     POINTWISE = frozenset(
         ["add_", "sub_", "mul_", "copy_", "clamp_", "masked_fill_", "addcmul_", "addcdiv_", "lerp_", "div_"]
@@ -45,7 +46,7 @@ class Overlaps(TorchDispatchMode):
 
 
 def touched(t: torch.Tensor) -> set[int]:
-    """The elements of its memory that a tensor covers."""
+    """The elements of its storage that a tensor covers."""
     if not t.numel():
         return set()
     at = torch.zeros((), dtype=torch.int64)
@@ -55,7 +56,7 @@ def touched(t: torch.Tensor) -> set[int]:
 
 
 def ordered(program: Program, device: str) -> bool:
-    """Whether eager's result of a program depends on such an order (False when it raises)."""
+    """Whether eager's result of a program depends on the order of elements (False if the program raises)."""
     make, fn = program.load(device)
     watch = Overlaps()
     try:

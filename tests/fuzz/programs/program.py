@@ -1,6 +1,6 @@
-"""A tensor program as text: what it is given, its statements, what it returns.
+"""A tensor program as source: inputs, statements, results.
 
-`script()` is a file that can be pasted and run; `load()` gives `make` (fresh leaves and arguments) and `fn`.
+`script()` is a file that can be pasted and run; `load()` gives `make` (new leaves and arguments) and `fn`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _lines = itertools.count()
 class Program:
     """`leaves`: lines `a0 = data(...)`; `arguments`: lines `x0 = a0[::2]`; `statements` of `fn`; names it returns.
 
-    `gradients`: how the results are differentiated, a row of `compare.GRADIENTS`.
+    `gradients`: a row of `compare.GRADIENTS`, the way to differentiate the results.
     """
 
     seed: int
@@ -85,7 +85,7 @@ class Program:
             f"def fn({args}):", *(f"    {line}" for line in lines), ""])  # fmt: skip
 
     def script(self, device: str = "cpu", backend: str = "native") -> str:
-        """The file of this program; run, it prints what eager and compiled code compute."""
+        """The file of this program; run, it prints the results of eager and of compiled code."""
         head = f"# seed {self.seed}, gradients: {self.gradients}\n"
         return head + PRELUDE.replace("{device}", device) + "\n" + self.body() + CHECK.replace("{backend}", backend)
 
@@ -95,11 +95,11 @@ class Program:
         return namespace["make"], namespace["fn"]
 
     def without_unused(self) -> Program:
-        """Without arguments and leaves that nothing uses."""
+        """The program without unused arguments and leaves."""
         used = set().union(*(names(s) for s in self.statements), self.results)
         arguments = [line for line in self.arguments if defined(line) in used]
         needed = used.union(*(names(line) for line in arguments))
-        for line in reversed(self.arguments):  # one argument may be made of another
+        for line in reversed(self.arguments):  # an argument may be built from an earlier one
             if defined(line) in needed and line not in arguments:
                 arguments.append(line)
                 needed |= names(line)
@@ -111,7 +111,7 @@ _preludes: dict[str, dict[str, Any]] = {}
 
 
 def prelude(device: str) -> dict[str, Any]:
-    """The names that programs see."""
+    """The names that programs can use."""
     if device not in _preludes:
         module = types.ModuleType("program")
         exec(PRELUDE.replace("{device}", device), module.__dict__)
@@ -130,7 +130,7 @@ def defined(line: str) -> str:
 
 
 def bound(statement: str) -> list[str]:
-    """The names that a statement binds, which may be a block of lines."""
+    """The names that a statement, possibly a block of lines, binds."""
     found: list[str] = []
     for line in statement.split("\n"):
         left, equals, _ = line.strip().partition(" = ")

@@ -1,6 +1,8 @@
-"""A failing program cut down: statements, results, arguments, shapes, dtypes, layouts, as long as it still fails.
+"""Reducer of a failing program: statements, results, arguments, shapes, dtypes and layouts are cut as long as it
+fails.
 
-In: a program and `fails`.  Out: a smaller program that fails.  Example: `reduce(program, lambda p: compare(p).kind == "differs")`.
+In: a program and `fails`.  Out: a smaller program that fails.
+Example: `reduce(program, lambda p: compare(p).kind == "differs")`.
 """
 
 from __future__ import annotations
@@ -60,14 +62,14 @@ def fewer_results(p: Program) -> Iterator[Program]:
 
 
 def tail(p: Program) -> Iterator[Program]:
-    """The results are those of an earlier statement."""
+    """Programs that return the results of an earlier statement."""
     for k in range(1, len(p.statements)):
         for name in bound(p.statements[k - 1]):
             yield replace(p, statements=p.statements[:k], results=(name,))
 
 
 def fewer_statements(p: Program) -> Iterator[Program]:
-    """Without one statement; what it made is replaced by an operand of it, or given up."""
+    """Programs without one statement; its value is replaced by one of its operands, or dropped."""
     for k in reversed(range(len(p.statements))):
         text = p.statements[k]
         made = bound(text)
@@ -93,7 +95,7 @@ def renamed(p: Program, old: str, new: str, start: int) -> Program:
 
 
 def simpler_arguments(p: Program) -> Iterator[Program]:
-    """A contiguous argument instead of a view, a leaf without a gradient."""
+    """Programs with a contiguous argument instead of a view, or a leaf without a gradient."""
     for k, line in enumerate(p.arguments):
         name, leaf = defined(line), sorted(names(line.split(" = ", 1)[1]))
         for text in [f"{name} = {leaf[0]}", f"{name} = ({leaf[0]} * 1)"] if leaf else []:
@@ -113,7 +115,7 @@ def one_dtype(p: Program) -> Iterator[Program]:
 
 
 def smaller_shapes(p: Program) -> Iterator[Program]:
-    """All sizes n become m; then one of one leaf; then a number anywhere."""
+    """Programs with all sizes n replaced by m; then one size of one leaf; then a number anywhere."""
     sizes = sorted({int(n) for line in p.leaves for n in re.findall(r"(?<=, )\d+(?=, )", line)}, reverse=True)
     for n in sizes:
         for m in (1, 2, 3, n // 2, n - 1):
@@ -129,7 +131,7 @@ CALL = re.compile(r"\.\w+\((?:[^()]|\([^()]*\))*\)|\[[^\[\]]*\]| [-+*/@] [\w.]+|
 
 
 def shorter_text(p: Program) -> Iterator[Program]:
-    """Without one call, index or operand of a statement."""
+    """Programs without one call, index or operand of a statement."""
     for k, text in enumerate(p.statements):
         for found in CALL.finditer(text):
             shorter = text[: found.start()] + text[found.end() :]

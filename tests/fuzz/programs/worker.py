@@ -1,4 +1,4 @@
-"""One process of a campaign: compares programs and says so in lines of JSON, so that a crash is known by its seed."""
+"""A process of a campaign: it compares programs and prints lines of JSON, so that a crash has a seed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .reduce import reduce
 
 
 class Said(logging.Handler):
-    """Counts the compiler's warnings: what ran eagerly, and why."""
+    """Counts the compiler's warnings: parts that ran eagerly, and the reasons."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -36,7 +36,7 @@ class Said(logging.Handler):
 
 
 def listen() -> Said:
-    """The compiler's log goes to a counter, not to the terminal; torch's is silent."""
+    """Send the compiler's log to a counter instead of the terminal; silence torch's log."""
     handler = Said()
     logger = logging.getLogger("pycompiler")
     logger.handlers[:], logger.propagate = [handler], False
@@ -60,7 +60,7 @@ def say(**what: Any) -> None:
 
 
 def judge(program: Program, device: str, backend: str) -> Verdict:
-    """`compare`, where trouble of the harness itself is a finding as well."""
+    """`compare`; an error of the harness itself is a finding as well."""
     try:
         return compare(program, device, backend)
     except Exception as e:
@@ -93,7 +93,7 @@ def walk(seeds: range, device: str, backend: str) -> None:
 
 
 def shrink(seed: int, device: str, backend: str, seconds: float) -> None:
-    """Cuts the program of `seed` down and prints its script."""
+    """Reduces the program of `seed` and prints its script."""
     prepare()
     program, _ = generate(seed, device, aim(seed))
     ask = judge_in_child if judge_in_child(program, device, backend).what == "crash" else judge
@@ -106,7 +106,7 @@ def shrink(seed: int, device: str, backend: str, seconds: float) -> None:
 
 
 def seam_of(program: Program) -> str:
-    """Which stage of the compiler differs first, on the CPU: `, first at <seam>: ...`."""
+    """The first compiler stage that differs, on the CPU: `, first at <seam>: ...`."""
     make, fn = program.load("cpu")
     try:
         found = first_difference(fn, make()[1])

@@ -1,5 +1,7 @@
-"""The program fuzzer: random Python programs, as people write them, eager and compiled, compared in all that can be seen.
+"""The program fuzzer: random Python programs, as people write them, compared eager and compiled in all observable
+state.
 
-`grammar.py` writes programs from the rows of `rows.py` and `classes.py`; `check.py` runs one and says what differs
-(`observe.py` is what can be seen); `reduce.py` cuts a failing one down. `__main__.py` is the command.
+`grammar.py` writes programs from the rows of `rows.py` and `classes.py`; `check.py` runs one and reports the
+difference (`observe.py` defines the observable state); `reduce.py` reduces a failing program. `__main__.py` is the
+command.
 """

@@ -1,7 +1,7 @@
 """The program fuzzer: `python -m tests.fuzz.python --count 20000 --seed 0 --jobs 2 --seconds 3600` (from the root).
 
-`--peer` compiles by torch.compile instead: what it finds there says whether it can find anything. `--cut` cuts the
-program of `--file` (or of `--seed`) down.
+`--peer` compiles with torch.compile instead, which shows whether the fuzzer can find faults. `--cut` reduces the
+program of `--file` (or of `--seed`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fuzz import forks
 
 
 class Programs:
-    """The programs of the program fuzzer, as `forks` wants them."""
+    """The programs of the program fuzzer, in the form of `forks.Subject`."""
 
     def text(self, seed: int) -> str:
         from fuzz.python.generate import generate
@@ -33,7 +33,7 @@ class Programs:
 
     def kind(self, found: str) -> str:
         kind, _, what = found.partition(", ")[2].partition(":")
-        if kind == "state":  # which object differs
+        if kind == "state":  # the object that differs
             return f"{kind}:{what.split('.')[1] if '.' in what else what}"
         return f"{kind}:{re.sub('[0-9]+', '', what)[:200]}" if kind == "error" else kind
 
@@ -45,8 +45,8 @@ class Programs:
 
 def main() -> int:
     parser = forks.options("python -m tests.fuzz.python", __doc__)
-    parser.add_argument("--peer", dest="backend", action="store_const", const="peer", help="compile by torch.compile")
-    parser.add_argument("--cut", action="store_true", help="cut the program of --file or --seed down")
+    parser.add_argument("--peer", dest="backend", action="store_const", const="peer", help="compile with torch.compile")
+    parser.add_argument("--cut", action="store_true", help="reduce the program of --file or --seed")
     arguments = parser.parse_args()
     programs = Programs()
     if arguments.cut:

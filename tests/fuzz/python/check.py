@@ -1,8 +1,9 @@
-"""One program, eager and compiled: everything that can be seen must agree.
+"""One program, eager and compiled: all observable state must agree.
 
-In: a program's text. Out: None, or what differs, and in which call. Each side executes the text in a namespace of its
-own. Compared after each call and each change: the result or the exception (class, text, chain, line), what was printed,
-all globals with the objects below them, gradients after a backward through the result, random state, grad mode.
+In: the source of a program. Out: None, or the difference with the number of the call. Each side executes the source
+in a namespace of its own. Compared after each call and each change: the result or the exception (class, message,
+chain, line), the printed output, all globals with the objects below them; gradients after a backward through the
+result, random state, grad mode.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def load(text: str, breaks: types.ModuleType | types.SimpleNamespace = pycompiler) -> dict[str, Any]:
-    """The namespace of a new module that executes the text; `breaks` stands for `pycompiler` in it."""
+    """The namespace of a new module that executes the source; `breaks` stands for `pycompiler` in it."""
     module = types.ModuleType("fuzzed")
     namespace = vars(module)
     sys.modules["fuzzed"] = module
@@ -45,7 +46,7 @@ def load(text: str, breaks: types.ModuleType | types.SimpleNamespace = pycompile
 
 
 def prelude_names() -> set[str]:
-    """What is not looked at: it is the same in all programs, and nothing changes it but changes."""
+    """Names that are not observed: they are the same in all programs, and only `CHANGES` modify them."""
     return set(load(rows.PRELUDE)) - OWN
 
 
@@ -53,12 +54,12 @@ HIDDEN: set[str] = set()
 
 
 def lines_of(error: BaseException) -> list[int | None]:
-    """The lines of the program's text that the traceback names, the outermost first."""
+    """The lines of the program in the traceback, the outermost first."""
     return [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == NAME]
 
 
 def call(fn: Callable[..., Any], namespace: dict[str, Any], versions: bool = True) -> dict[str, Any]:
-    """What one call does, and what there is after it."""
+    """The observations of one call, and the state after it."""
     code = namespace["program"].__code__
     arguments = [namespace[name] for name in code.co_varnames[: code.co_argcount]]
     torch.manual_seed(7)
@@ -72,7 +73,7 @@ def call(fn: Callable[..., Any], namespace: dict[str, Any], versions: bool = Tru
         except Exception as error:
             seen["error"] = chain(error)
             seen["inside"] = lines_of(error)[-1:]
-            # 3.11, once warm, has the line of the store before for a load that finds nothing
+            # Quirk of CPython 3.11: a specialised load of an unbound local reports the line of the store before it.
             if sys.version_info >= (3, 12) or not isinstance(error, UnboundLocalError):
                 seen["line"] = lines_of(error)[:1]
             error.__traceback__ = None
@@ -115,7 +116,7 @@ def gradients(observer: Observer, result: Any, namespace: dict[str, Any]) -> Any
 
 
 def calls(text: str, compiles: Compile, breaks: Any = pycompiler, versions: bool = True) -> list[dict[str, Any]]:
-    """What the calls of a program do: two, and one after each change."""
+    """The observations of a program's calls: two calls, and one after each change."""
     if not HIDDEN:
         HIDDEN.update(prelude_names())
     namespace = load(text, breaks)
@@ -133,14 +134,15 @@ def calls(text: str, compiles: Compile, breaks: Any = pycompiler, versions: bool
 
 
 def difference(text: str, backend: str = "eager") -> str | None:
-    """What the compiled program does otherwise than the eager one, or None."""
+    """The first difference between the compiled program and eager, or None."""
     if backend == "peer":
         return differs(text, peer, peer_breaks(), False)
     return differs(text, lambda fn: compiled(fn, backend), pycompiler, backend == "native")
 
 
 def differs(text: str, compiles: Compile, breaks: Any, near: bool) -> str | None:
-    """The first difference that a way of compiling makes; `near`: kernels round, and what they write has no versions."""
+    """The first difference under a way of compiling; `near`: kernels round, and kernel writes do not count tensor
+    versions."""
     linecache.cache[NAME] = (len(text), None, text.splitlines(True), NAME)
     collecting = gc.isenabled()
     gc.disable()
@@ -156,10 +158,10 @@ def differs(text: str, compiles: Compile, breaks: Any, near: bool) -> str | None
 
 
 def _is_settled(text: str, wanted: list[dict[str, Any]], near: bool) -> bool:
-    """Whether eager itself does the same again: what a set gives first may hang on addresses (`bag.pop()`)."""
+    """Whether eager repeats its own behaviour: the order of a set may depend on addresses (`bag.pop()`)."""
     moved = []
     for size in range(1, 7):
-        moved.append([bytearray(16 * size * n) for n in range(40)])  # other addresses for what comes
+        moved.append([bytearray(16 * size * n) for n in range(40)])  # later objects get other addresses
         if _difference(wanted, calls(text, lambda fn: fn, pycompiler, not near), near) is not None:
             return False
     return True
@@ -178,7 +180,7 @@ def _difference(wanted: list[dict[str, Any]], found: list[dict[str, Any]], near:
 
 
 def peer(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile, as the fuzzer's own check: it must find something there."""
+    """torch.compile, as a check of the fuzzer: a working fuzzer finds differences in it."""
     import torch._dynamo
 
     torch._dynamo.reset()

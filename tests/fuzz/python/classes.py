@@ -1,7 +1,7 @@
-"""Classes of a program: `C0`, maybe a subclass `C1`, and the module `Net`, put together of features.
+"""Classes of a program: `C0`, possibly a subclass `C1`, and the module `Net`, composed of features.
 
-A feature is a piece of a class body in several forms, rows that use it, and ways in which it changes between two calls.
-All objects have `size`, `t` and `items`, however they are stored.
+A feature is a piece of a class body in several forms, rows that use it, and ways in which it changes between two
+calls. All objects have `size`, `t` and `items`, in whatever storage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Feature:
     statements: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
-    """What a subclass may say instead."""
+    """Forms of the feature in a subclass."""
 
 
 BASE = Feature(
@@ -60,7 +60,7 @@ STORES: dict[str, str] = {
         LOG.append("total")
         return self.size + 1""",
 }
-"""How `size` is stored."""
+"""The ways to store `size`."""
 
 FIELD = """
 class Field:
@@ -218,4 +218,4 @@ CHANGES = (
     "GT = GT.clone().requires_grad_()", "y = y.half()", "y = y[:1]", "n = True", "n = -1", "flag = 1", "flag = None", "s = 'abc'", "x.tag = 3", "LOG.clear()", "Pair.more = 3", "len = lambda of: 2", "torch.set_grad_enabled(False)", "n = 2.5",
     "counted = lambda k, t=None: [k]", "x = torch.nn.Parameter(torch.ones(3))", "y = torch.tensor([1, 2, 3])",
 )  # fmt: skip
-"""What may happen between two calls, to parameters, globals and classes."""
+"""Changes of parameters, globals and classes between two calls."""

@@ -1,7 +1,8 @@
-"""The program of a seed: `generate(seed)` → the text of a module.
+"""The program of a seed: `generate(seed)` → the source of a module.
 
-It has the prelude, classes, functions, `program` with as many parameters as it uses, and `CHANGES`, statements that run
-between calls. Arguments are the module's globals of the parameters' names, so that changes reach all that there is.
+It has the prelude, classes, functions, `program` with the parameters that it uses, and `CHANGES`, statements that
+run between calls. The arguments are the module's globals of the parameters' names, so that changes can reach every
+object.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from fuzz.python.grammar import Grammar, Scope, Writer
 from fuzz.python.repair import repaired
 
 SHARE = 0.5
-"""Of the rows of a type, a program knows so many: what remains meets more often."""
+"""Share of the rows of each type in one program: with fewer rows, combinations of the same rows are more frequent."""
 TRAINING = 0.4
-"""Of the programs, so many have the rows of `tensors.py`."""
+"""Share of the programs that have the rows of `tensors.py`."""
 KEEPING = 0.3
-"""So many have the rows of `kept.py`."""
+"""Share of the programs that have the rows of `kept.py`."""
 PARAMETERS = {
     "x": "tensor", "y": "tensor", "n": "int", "flag": "bool", "s": "str", "items": "list", "tensors": "tensors", "table": "dict",
     "tdict": "tdict", "bag": "set", "queue": "queue", "pair": "pair", "rec": "rec", "o": "obj", "p": "obj", "objs": "objs", "mod": "mod",
@@ -34,7 +35,8 @@ OTHERWISE = ("x.requires_grad_()", "y.requires_grad_()", "y = x", "x = torch.one
 
 
 def generate(seed: int) -> str:
-    """The first program of the seed that compiles (an assignment expression may stand where it must not) and ends soon."""
+    """The first program of the seed that compiles (an assignment expression may stand where it must not) and ends
+    soon."""
     for attempt in range(100):
         rng = random.Random(1000 * seed + attempt)
         with contextlib.suppress(SyntaxError):
@@ -102,7 +104,7 @@ def _literals() -> dict[str, tuple[str, ...]]:
 
 
 def _classes(rng: random.Random, writer: Writer, features: list[str]) -> list[str]:
-    """`C0`, and `C1`, which overrides some of it."""
+    """`C0`, and `C1`, which overrides parts of it."""
     store = rng.choice(("plain", "plain", "plain", *classes.STORES))
     body = [classes.STORES[store]] if classes.STORES[store] else []
     body.append(classes.INIT.replace("<size>", "pass" if store == "read-only" else "self.size = size"))
@@ -123,7 +125,7 @@ def _classes(rng: random.Random, writer: Writer, features: list[str]) -> list[st
 
 
 def _written(writer: Writer, form: str) -> list[str]:
-    """A form of a feature; where nothing is left to write, blocks are empty."""
+    """A form of a feature; when the writer's budget is used up, blocks are empty."""
     return writer.written(form, Scope({}), "")
 
 

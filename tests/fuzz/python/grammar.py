@@ -1,13 +1,13 @@
-"""Programs written by a grammar: rows of text with holes.
+"""Grammar that writes programs: rows of source with holes.
 
-In: rows by type (expressions) and rows of statements. Out: text. Holes of a row:
+In: rows by type (expressions) and rows of statements. Out: source. Holes of a row:
 
 - `<int>`: an expression of that type; `<int|v:int>`: one in which `v` is a variable, too;
-- `<=int>`: a name that is bound to a value of that type from here on; `<+int>`: one that only the blocks below see;
+- `<=int>`: a name that is bound to a value of that type from here on; `<+int>`: a name that only the blocks below see;
 - `<block>`, on a line of its own: statements;
-- `<new:f>`: a fresh name, the same in the whole row; `<do:kind>`: a piece of text by a method of the writer's.
+- `<new:f>`: a fresh name, the same in the whole row; `<do:kind>`: source from a method of the writer.
 
-A row may begin with `feature: `: it is there only in programs that have the feature.
+A row may begin with `feature: `: only programs that have the feature use the row.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ NAMES = {
     "queue": ("q1",), "tdict": ("td",), "ints": ("it",), "scalar": ("c",), "mod": ("m1",), "float": ("fl",), "objs": ("os",),
     "view": ("u1", "u2"), "param": ("w1",), "buf": ("b1", "b2"), "raw": ("ba",), "rng": ("rg",), "dec": ("de",), "cls": ("K1", "K2"),
 }  # fmt: skip
-"""What variables of a type are called."""
+"""The names of variables of each type."""
 DEEP = 2
-"""Expressions inside of expressions."""
+"""Limit of the nesting of expressions."""
 
 
 @dataclass
 class Scope:
-    """What statements at one place may name and do."""
+    """The names that statements at one place may use, and the actions allowed there."""
 
     names: dict[str, list[str]]
     loop: bool = False
     handler: bool = False
     yields: bool = False
     returns: str | None = None
-    """What a `return` here gives; None: a place from which nothing returns."""
+    """The type that a `return` here gives; None: no `return` may stand here."""
     level: int = 0
-    """Functions around it: each has names of its own to bind, so that what it reads of the others is bound."""
+    """Number of enclosing functions: each function binds names of its own, so that the names read from outer functions
+    are bound."""
     depth: int = 0
 
     def inner(self, **changes: object) -> Scope:
@@ -56,7 +57,7 @@ class Scope:
 
 @dataclass
 class Grammar:
-    """Rows that a program of some features may use."""
+    """The rows that a program with some features may use."""
 
     expressions: dict[str, list[str]]
     statements: list[str]
@@ -78,7 +79,7 @@ class Grammar:
 
 @dataclass
 class Writer:
-    """Writes the text of one program."""
+    """Writes the source of one program."""
 
     rng: random.Random
     grammar: Grammar
@@ -89,7 +90,7 @@ class Writer:
 
     # expressions ------------------------------------------------------------------------------------------------
     def expression(self, kind: str, scope: Scope, depth: int = 0) -> str:
-        """The text of an expression of a type."""
+        """The source of an expression of a type."""
         known = scope.names.get(kind, ())
         if depth > DEEP or self.rng.random() < (0.25, 0.5, 0.75)[depth]:
             if known and self.rng.random() < 0.85:

@@ -1,13 +1,13 @@
-"""Rows of what a program keeps over its calls: counts, histories, the best so far, tables under keys that change, logs.
+"""Rows of state that lives across calls: counts, histories, the best value so far, tables with changing keys, logs.
 
-Each call adds to it, and the changes between calls (`CHANGES`, several times the same one) give other numbers and texts: a compiled
-program may have one entry for all of them, which must not be wrong for any.
+Each call adds to the state, and the changes between calls (`CHANGES`, several times the same one) give other
+numbers and strings. A compiled program may have one entry for all of them; the entry must be right for each.
 """
 
 from __future__ import annotations
 
 KEYS = ("<str>", "<int>", "f'{<str>}/{<int>}'", "s + 'k'", "n", "<float>", "(<str>, <int>)")
-"""What a table is asked for."""
+"""Keys of table lookups."""
 
 STATEMENTS: tuple[str, ...] = (
     *(f"table[{key}] = table.get({key}, 0) + <int>" for key in ("s", "n", "<str>", "f'{s}/{n}'")),

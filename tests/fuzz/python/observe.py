@@ -1,7 +1,8 @@
-"""What can be seen of a program's state, as plain data: values, types, identities, aliases, versions.
+"""The observable state of a program as plain data: values, types, identities, aliases, versions.
 
-In: objects. Out: nested tuples; an object that was met before is a reference to its number, so that two states are equal
-where their objects are the same ones in the same places. Looking runs no code of the program, but drains its generators.
+In: objects. Out: nested tuples. An object that occurred before is a reference to its number, so that two states are
+equal if their objects are the same ones in the same places. Observation runs no code of the program, but drains its
+generators.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ SKIPPED = {"__dict__", "__weakref__", "__doc__", "__module__", "__abstractmethod
 
 
 class TooMuch(Exception):
-    """A state of more than `MANY` objects: of lists that double with every line, looking would not come to an end."""
+    """A state has more than `MANY` objects: observing lists that double with every line would not end."""
 
 
 class Observer:
-    """Looks at one state; what it numbers stays alive as long as it does."""
+    """Observes one state; numbered objects stay alive as long as the observer."""
 
     def __init__(self, versions: bool = True, left: Iterator[int] | None = None) -> None:
         self.versions = versions
@@ -41,7 +42,7 @@ class Observer:
         self.held: list[Any] = []
 
     def look(self, value: Any, depth: int = 0) -> Any:
-        """One object and all below it."""
+        """One object and all objects below it."""
         if next(self.left, None) is None:
             raise TooMuch
         kind = type(value)
@@ -71,7 +72,7 @@ class Observer:
             held = {}
         made = [
             (key, self.look(held[key], depth)) for key in held if not key.startswith("_dynamo")
-        ]  # marks of the peer
+        ]  # marks of torch.compile
         for base in type(value).__mro__:
             for name, slot in vars(base).items():
                 if type(slot) is types.MemberDescriptorType and base.__module__ == "fuzzed":
@@ -106,7 +107,7 @@ class Observer:
         )
 
     def _grad(self, leaf: torch.Tensor, depth: int) -> Any:
-        """Without versions: how often autograd wrote what became the gradient hangs on how it was computed."""
+        """Observe a gradient without versions: the number of writes by autograd depends on the way of computing it."""
         versions, self.versions = self.versions, False
         try:
             return self.look(leaf.grad, depth)
@@ -131,7 +132,7 @@ class Observer:
         items = list(base.__iter__(value))
         if base in (set, frozenset) and not all(
             type(item) in PLAIN for item in items
-        ):  # their order is that of addresses
+        ):  # the order of a set depends on addresses
             items.sort(key=self._place)
         return (
             *(self.look(item, depth) for item in items),
@@ -140,11 +141,11 @@ class Observer:
         )
 
     def _place(self, item: Any) -> tuple[str, str]:
-        """Where a member of a set stands among the others: by what is seen of it, since its hash may be its address."""
+        """The sort key of a set's member: its observation, since its hash may be its address."""
         if issubclass(type(item), DRAINED):
             return (type(item).__name__, "")
         asked = Observer(self.versions, self.left)
-        asked.seen, asked.storages = dict(self.seen), dict(self.storages)  # of those that look alike the one seen first
+        asked.seen, asked.storages = dict(self.seen), dict(self.storages)  # of equal ones, the one observed first
         return (type(item).__name__, repr(asked.look(item)))
 
     def function(self, value: Any, depth: int) -> Any:
@@ -210,16 +211,16 @@ LOOKS: tuple[tuple[Any, Any], ...] = (
 NODES = re.compile(r"(?<=Output \d of )\w+")
 NUMBER = re.compile(r"(-?\d+\.\d*(?:e[+-]?\d+)?)")
 PADDING = re.compile(r"\[ +| +\]| +")
-"""What an array prints by its widest number."""
+"""Padding in a printed array, which depends on its widest number."""
 
 
 def without_addresses(text: str) -> str:
-    """A text in which objects are named, whose addresses differ."""
+    """A string without object addresses, which differ between runs."""
     return re.sub("0x[0-9a-f]+", "0x", text)
 
 
 def chain(error: BaseException | None, depth: int = 0) -> Any:
-    """Classes and texts of an exception and of all that it came from."""
+    """Classes and messages of an exception and of its whole chain."""
     if error is None or depth > 6:
         return None
     context = (chain(error.__cause__, depth + 1), chain(error.__context__, depth + 1), error.__suppress_context__)
@@ -228,8 +229,9 @@ def chain(error: BaseException | None, depth: int = 0) -> Any:
 
 
 def first_difference(a: Any, b: Any, near: bool, path: str = "") -> str | None:
-    """Where two views differ first, or None; with `near`, numbers may differ by what kernels round, also where they are printed, and texts by
-    the names of autograd's nodes, of which a compiled graph has one of its own."""
+    """The place where two observations first differ, or None. With `near`, numbers may differ by the rounding of
+    kernels, also in printed strings. Strings may differ in names of autograd nodes, because a compiled graph
+    has a node of its own."""
     if isinstance(a, float) and isinstance(b, float):
         equal = a == b or (a != a and b != b) or (near and abs(a - b) <= 1e-4 * (1 + abs(a)))
         return None if equal else f"{path}: eager {a!r}, compiled {b!r}"

@@ -1,6 +1,7 @@
-"""Cuts a failing program down: statements, clauses, elements and expressions go as long as it fails.
+"""Reducer of a failing program: statements, clauses, elements and expressions are removed as long as it fails.
 
-In: a program's text and what says whether a text fails. Out: a text of which no single cut fails (or the tries are used up).
+In: the source of a program and a function that checks whether a source fails. Out: a source that fails and that no
+single cut reduces (or the result when the tries are used up).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LISTS = (
 
 
 def reduced(text: str, fails: Callable[[str], bool], tries: int = 600) -> str:
-    """The smallest text found."""
+    """The smallest source found."""
     tree = ast.parse(text)
     size = 8
     while tries > 0:
@@ -54,7 +55,7 @@ def reduced(text: str, fails: Callable[[str], bool], tries: int = 600) -> str:
 
 
 def _text(tree: ast.Module) -> str | None:
-    """The text of a tree, or None where a cut has left what has none (a part of an f-string that is no text)."""
+    """The source of a tree, or None if a cut made an invalid tree (a part of an f-string that is no string)."""
     try:
         return ast.unparse(ast.fix_missing_locations(tree))
     except ValueError:
@@ -70,7 +71,8 @@ def _compiles(text: str) -> bool:
 
 
 def _cut(tree: ast.Module, position: int, size: int) -> ast.Module | None:
-    """The tree after the cut of a number; None behind the last one. Cuts of `size` statements; at 1, everything else, too."""
+    """The tree after the cut of a number; None after the last one. Cuts of `size` statements; at size 1 also all other
+    cuts."""
     made = copy.deepcopy(tree)
     for number, cut in enumerate(_cuts(made, size)):
         if number == position:
@@ -106,7 +108,7 @@ def _shorter(node: ast.AST, name: str, held: list[ast.AST], size: int) -> Iterat
 
 
 def _unwrapped(held: list[ast.AST]) -> Iterator[Callable[[], None]]:
-    """A compound statement gives way to one of its blocks."""
+    """Replace a compound statement by one of its blocks."""
     for place, statement in enumerate(held):
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             continue
@@ -121,7 +123,7 @@ def _unwrapped(held: list[ast.AST]) -> Iterator[Callable[[], None]]:
 
 
 def _simpler(node: ast.AST) -> Iterator[Callable[[], None]]:
-    """An expression gives way to one of those inside of it, or to a constant."""
+    """Replace an expression by one of its subexpressions, or by a constant."""
     for name, value in ast.iter_fields(node):
         if isinstance(value, ast.expr) and not isinstance(getattr(value, "ctx", None), (ast.Store, ast.Del)):
             for inner in [child for child in ast.iter_child_nodes(value) if isinstance(child, ast.expr)]:

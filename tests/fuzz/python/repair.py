@@ -1,6 +1,7 @@
-"""Programs that get somewhere: statements that raise in the first call are taken out, most of them.
+"""Repair of programs: most statements that raise in the first call are removed.
 
-In: a program's text. Out: one whose first call mostly comes to its end, or None where it cannot be set up or runs for long.
+In: the source of a program. Out: a source whose first call mostly runs to its end, or None if its setup fails or it
+runs too long.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from fuzz.python import check, rows
 
 ROUNDS = 8
 KEPT = 0.12
-"""Of the statements that raise where nothing catches, so many stay."""
+"""Share of the uncaught statements that raise and still stay."""
 LINES = 4000
-LARGE = 200_000  # characters of all that a call leaves
+LARGE = 200_000  # characters of the state after a call
 DEEP = 150
 FIRST = rows.PRELUDE.strip().count("\n") + 2
-"""The line behind the prelude, which stays as it is."""
+"""The first line after the prelude, which stays unchanged."""
 
 
 class TooLong(BaseException):
-    """A program has run for more than `LINES` lines (a loop that appends to what it goes through), or calls `DEEP` deep: at the
-    end of the stack there is no room for this to be raised, and what goes on then is not counted."""
+    """A program ran more than `LINES` lines (a loop that appends to the list it iterates over), or calls `DEEP` deep.
+    At the end of the stack this exception cannot be raised, and further lines are not counted; hence the limit of
+    the depth."""
 
 
 def repaired(text: str, rng: random.Random) -> str | None:
-    """The program without what raises in its first call."""
+    """The program without most statements that raise in its first call."""
     compile(text, check.NAME, "exec")
     for _ in range(ROUNDS):
         try:
@@ -48,7 +50,7 @@ def repaired(text: str, rng: random.Random) -> str | None:
 
 
 def tried(text: str) -> list[dict[str, Any]]:
-    """What the calls of a program do, run with its lines counted."""
+    """The observations of the program's calls, run with a count of its lines."""
     left, depth = LINES, 0
 
     def trace(frame: types.FrameType, event: str, arg: Any) -> Any:
@@ -64,7 +66,8 @@ def tried(text: str) -> list[dict[str, Any]]:
         return trace
 
     def again(frame: types.FrameType, event: str, arg: Any) -> None:
-        """Who raises is asked no more, and the program may have caught it: it is raised by each call that comes, in turns."""
+        """Raise `TooLong` at each further call: Python removes a trace function that raises, and the program may have
+        caught it."""
         if event == "call" and frame.f_code.co_filename == check.NAME:
             sys.settrace(trace)
             raise TooLong
@@ -75,20 +78,20 @@ def tried(text: str) -> list[dict[str, Any]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = check.calls(text, lambda fn: fn)
-        ended = sys.gettrace() is not trace  # a RecursionError of its own: the stack was used up inside of it
+        ended = sys.gettrace() is not trace  # the program had a RecursionError of its own: the stack was used up
     finally:
         sys.settrace(before)
         sys.setprofile(None)
     grown = any(
         len(repr(of["state"])) > LARGE for of in made
-    )  # lists that double in each call are captured by the element
+    )  # capture handles lists that double in each call element by element
     if left < 0 or ended or grown:
         raise TooLong
     return made
 
 
 def without(text: str, line: int) -> str | None:
-    """The program without the innermost statement at a line (one of several lines: the clause that holds it)."""
+    """The program without the innermost statement at a line (for a statement of several lines: without its clause)."""
     found: list[tuple[int, ast.stmt]] = []
     for node in ast.walk(ast.parse(text)):
         if (

@@ -1,4 +1,4 @@
-"""The rows of every program: expressions by type, and statements (`grammar.py` says what the holes are)."""
+"""The rows of every program: expressions by type, and statements (`grammar.py` defines the holes)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ GL = [1, 2]
 GD = {"a": 1}
 GT = torch.tensor([0.5, -1.0, 2.0])
 """
-"""What every program begins with: its own copy of all that it may change."""
+"""The beginning of every program: its own copy of all objects that it may change."""
 
 LITERALS = {
     "int": ("0", "1", "2", "3", "GI"), "float": ("0.5", "2.0"), "bool": ("flag", "True", "False"), "str": ("'a'", "'b'", "s"),
@@ -126,7 +126,7 @@ LITERALS = {
     "any": ("<int>", "<tensor>", "<str>"), "buf": ("io.StringIO()", "io.StringIO('ab')"), "raw": ("bytearray(b'ab')", "bytearray(3)"),
     "rng": ("random.Random(3)", "random.Random('s')"), "dec": ("decimal.Decimal('1.5')", "decimal.Decimal(2)"), "cls": ("Rec", "C0"),
 }  # fmt: skip
-"""What stands where nothing else is known; parameters of the program among them."""
+"""Expressions used where no other variable is known, with the parameters of the program."""
 
 EXPRESSIONS: dict[str, tuple[str, ...]] = {
     "int": (

@@ -1,6 +1,7 @@
-"""Rows of programs that train: views and writes through them, gradients asked for inside and added up, optimizers, modes.
+"""Rows of programs that train: views and writes through them, gradients computed inside and accumulated, optimizers,
+modes.
 
-`W` is a parameter, `opt` its optimizer; a part of the programs has them (`generate.py: TRAINING`).
+`W` is a parameter, `opt` its optimizer; a share of the programs has them (`generate.py: TRAINING`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`torch.autograd.Function` in a graph: one call, forward and backward as eager's, in all backends."""
+"""`torch.autograd.Function` in a graph: one call, with eager's forward and backward, in all backends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Fn = torch.autograd.Function
 
 
 class Scaled(Fn):
-    """Results that are a tensor, an index and a number; keeps an argument, an intermediate, and a number."""
+    """A Function that returns a tensor, an index and a number, and saves an argument, an intermediate and a number."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, n: int, unused: torch.Tensor) -> Any:
@@ -34,7 +34,7 @@ class Scaled(Fn):
 
 
 class Reversed(Fn):
-    """Gives its argument back."""
+    """A Function that returns its argument."""
 
     @staticmethod
     def forward(x: torch.Tensor) -> torch.Tensor:
@@ -50,7 +50,7 @@ class Reversed(Fn):
 
 
 class Twice(Fn):
-    """Keeps its result; one of its results has no gradient."""
+    """A Function that saves its result; one of its results has no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -79,7 +79,7 @@ class Once(Fn):
 
 
 class Mixed(Fn):
-    """Autocast's decorators."""
+    """A Function with autocast's decorators."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
@@ -260,7 +260,7 @@ def test_a_saved_tensor_that_is_written_is_an_error() -> None:
 
 
 class Careless(Fn):
-    """Keeps its argument and its result, and asks for them, but computes with neither."""
+    """A Function that saves its argument and result, reads both in the backward, and computes with neither."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -294,7 +294,7 @@ def test_a_saved_tensor_that_is_written_is_an_error_used_or_not(which: str, back
 
 
 class Unfitting(Fn):
-    """Gives a gradient of another shape than its argument has."""
+    """A Function whose gradient has another shape than its argument."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -316,7 +316,7 @@ def test_a_gradient_that_does_not_fit_is_eagers_error(backend: str) -> None:
 
 
 class Viewed(Fn):
-    """Gives what `how` makes of its arguments; its gradients are those of all results, threefold, and fivefold, …"""
+    """A Function that returns `how` of its arguments; its gradient weighs the results by 3, 5, …"""
 
     how: Callable[..., Any]
 
@@ -385,7 +385,7 @@ SHARED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", SHARED)
 def test_results_that_share_memory_keep_their_gradients(name: str, backend: str, monkeypatch: Any) -> None:
-    """The gradient reversal idiom: a Function that gives a view of what it is given."""
+    """The gradient reversal idiom: a Function that returns a view of its argument."""
     how, program = SHARED[name]
     monkeypatch.setattr(Viewed, "how", staticmethod(how), raising=False)
 
@@ -423,7 +423,7 @@ def test_a_view_from_a_function_is_not_written(how: str, backend: str, monkeypat
 @pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_that_saves_nothing_goes_backward_again(backend: str) -> None:
-    """What a Function frees is what it saves: behind a backward inside, and for one more inside."""
+    """A backward frees only a Function's saved tensors: this holds after an inner backward, and for a second inner one."""
 
     def program(p: torch.Tensor, x: torch.Tensor) -> Any:
         h, kept = Reversed.apply(p + x), Scaled.apply(p + x, 2, x)[0]
@@ -446,7 +446,7 @@ def test_one_that_saves_nothing_goes_backward_again(backend: str) -> None:
 
 
 class Few(Fn):
-    """Gives a gradient less than it has arguments."""
+    """A Function with one gradient fewer than it has arguments."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, n: int) -> Any:
@@ -565,7 +565,7 @@ def test_apply_of_another_function_is_another_one() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_what_a_backward_outside_of_graphs_has_saved_is_unpacked_once(backend: str) -> None:
-    """A checkpoint gives each tensor once, and hooks of the program's are called as often as it asks."""
+    """A checkpoint returns each saved tensor only once; the program's unpack hooks run as often as in eager."""
 
     class Scaled(torch.autograd.Function):
         @staticmethod

@@ -1,4 +1,4 @@
-"""Hooks that a backward inside of the frame calls, and that change something: compared with eager in values, order and effects."""
+"""Hooks with side effects that a backward inside the frame calls: values, order and effects match eager."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
-from tests.alike import assert_same
+from tests.harness.compare import assert_same
 
 Log = list[Any]
 PROGRAMS: list[tuple[str, int, Callable[..., Any]]] = []

@@ -1,4 +1,4 @@
-"""`torch.autograd.grad` and hooks of tensors inside of a compiled function."""
+"""`torch.autograd.grad` and tensor hooks inside a compiled function."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_gradient_does_not_leave_the_graph() -> None:
     assert torch.equal(compiled(W, w), W)
     inner = w * 2  # its history leads to w
     assert torch.equal(compiled(inner, w), program(w * 2, w))
-    with pytest.raises(pycompiler.exc.Unsupported, match="computed outside|has a history"):
+    with pytest.raises(pycompiler.exc.Unsupported, match="computed outside|has autograd history"):
         pycompiler.compile(program, backend="eager", fullgraph=True)(w * 2, w)
 
 
@@ -110,7 +110,7 @@ def test_hooks_that_do_more_break_the_graph() -> None:
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_requires_grad_of_what_is_so_is_nothing(wanted: bool) -> None:
-    """And breaks the graph where it is otherwise."""
+    """The call breaks the graph where the flag changes."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return x.requires_grad_(wanted).sin() * 2
@@ -142,13 +142,13 @@ def test_what_a_hook_looks_at_may_not_change_before_the_backward(backend: str) -
         assert torch.equal(x.grad, torch.full((3,), (2.0, 5.0)[at] * scale["by"]))
         changed = compiled(x)
         scale["by"] += 1
-        with pytest.raises(RuntimeError, match="or a hook looks at has changed"):
+        with pytest.raises(RuntimeError, match="or a hook reads has changed"):
             changed[at].sum().backward()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_whether_a_gradient_lies_as_wanted_is_not_known(backend: str) -> None:
-    """`contiguous` gives its argument or a copy."""
+    """`contiguous` returns its argument or a copy."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -163,7 +163,7 @@ def test_whether_a_gradient_lies_as_wanted_is_not_known(backend: str) -> None:
     assert torch.equal(grads[0], grads[1])
 
 
-# hooks of tensors that exist ------------------------------------------------------------------------------------
+# hooks of existing tensors --------------------------------------------------------------------------------------
 
 
 def of_an_argument(x: torch.Tensor, seen: list[Any]) -> Any:
@@ -406,3 +406,31 @@ def test_autograd_grad_keeps_gradients_of_results_too() -> None:
         x = torch.ones(n, 3)
         torch.testing.assert_close(compiled(x), asked_for(x))
     assert pycompiler.explain(asked_for)(torch.ones(2, 3)).graph_break_count > 0
+
+
+@pytest.mark.parametrize("backend", ["eager", *BACKENDS])
+@pytest.mark.parametrize("leaf", [W.t(), W.expand(2, 3, 3).permute(2, 0, 1), W[:, :2], W[0].expand(3, 3)], ids=str)
+def test_a_gradient_lies_as_its_leaf(leaf: torch.Tensor, backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        loss = (x * x.detach().contiguous().cos()).sum()
+        loss.backward()
+        return loss
+
+    x, given = leaf.detach().requires_grad_(), leaf.detach().requires_grad_()
+    program(x)
+    pycompiler.compile(program, backend=backend, fullgraph=True)(given)
+    assert x.grad is not None and given.grad is not None and given.grad.stride() == x.grad.stride()
+    torch.testing.assert_close(given.grad, x.grad)
+
+
+def test_a_result_behind_a_backward_leads_to_its_leaf() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        loss = (x * x).sum()
+        loss.backward()
+        return loss
+
+    for fn in (program, pycompiler.compile(program, backend="eager", fullgraph=True)):
+        x = W.clone().requires_grad_()
+        loss = fn(x)
+        with pytest.raises(RuntimeError, match="a second time"):
+            torch.autograd.grad(loss, x)

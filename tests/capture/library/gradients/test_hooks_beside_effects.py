@@ -1,5 +1,5 @@
-"""Hooks that backwards inside call beside what else a step does: recurrent layers over packed sequences, random numbers of NumPy's,
-autocast, aliases, modules' state, breaks, errors of data, calls without gradients."""
+"""Hooks of backwards inside a step, beside other features: recurrent layers over packed sequences, NumPy
+random numbers, autocast, aliases, module state, breaks, data-dependent errors, calls without gradients."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 
 class Net(nn.Module):
@@ -141,22 +142,11 @@ def run(fn: Any, wrap: Any) -> tuple[list[Any], Any]:
     return seen, fn
 
 
-def assert_same(got: Any, wanted: Any) -> None:
-    if isinstance(wanted, list):
-        assert len(got) == len(wanted), (got, wanted)
-        for a, b in zip(got, wanted, strict=True):
-            assert_same(a, b)
-    elif isinstance(wanted, torch.Tensor):
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
-    else:
-        assert got == wanted and type(got) is type(wanted)
-
-
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("fn", [mixed, counted, asked, aliased, stored])
 def test_it_is_eagers(fn: Any, backend: str) -> None:
     found, compiled = run(fn, lambda f: pycompiler.compile(f, backend=backend, dynamic=backend == "eager" or None))
-    assert_same(found, run(fn, lambda f: f)[0])
+    assert_same(found, run(fn, lambda f: f)[0], tolerance=1e-5)
     assert compiled.counters()["limit_hits"] == 0
 
 

@@ -1,4 +1,4 @@
-"""`with torch.inference_mode():` inside of a compiled function: one graph, and what leaves it is an inference tensor as eager's."""
+"""`with torch.inference_mode():` inside a compiled function: one graph, whose results are inference tensors as in eager."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 LINEAR = nn.Linear(4, 3)
 
@@ -38,17 +39,6 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
         return type(error), str(error)
 
 
-def assert_same(found: Any, wanted: Any) -> None:
-    if isinstance(wanted, torch.Tensor):
-        torch.testing.assert_close(found, wanted)
-    elif isinstance(wanted, (list, tuple)):
-        assert len(found) == len(wanted)
-        for a, b in zip(found, wanted, strict=True):
-            assert_same(a, b)
-    else:
-        assert found == wanted
-
-
 def manager(x: torch.Tensor) -> Any:
     with torch.inference_mode():
         y = LINEAR(x).softmax(-1)
@@ -65,7 +55,7 @@ def of_decorated(x: torch.Tensor) -> Any:
 
 
 def around(x: torch.Tensor) -> Any:
-    """Gradients before and behind, views of what is no inference tensor."""
+    """Gradients before and after the region, and views of ordinary tensors."""
     h = LINEAR(x)
     with torch.inference_mode():
         top = h.topk(2).indices
@@ -250,7 +240,7 @@ def test_a_result_with_a_history_under_inference_mode() -> None:
 
 @pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
 def test_writes_of_what_was_made_in_inference_mode(backend: str) -> None:
-    """Eager writes, and refuses it then outside of the mode: a graph that did so ran again, and had written twice."""
+    """Eager writes first and then refuses outside the mode: such a graph must not run again and write twice."""
 
     def outside(x: torch.Tensor) -> torch.Tensor:
         x.add_(1)
@@ -276,7 +266,7 @@ def test_writes_of_what_was_made_in_inference_mode(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["native", "eager"])
 def test_tensors_of_inference_mode_that_require_grad_are_not_asked_to_again(backend: str) -> None:
-    """Eager refuses it outside of the mode, whatever they say (seed 1050003037)."""
+    """Eager refuses outside the mode, whatever the flag says (seed 1050003037)."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         x.requires_grad_()
@@ -293,7 +283,7 @@ def test_tensors_of_inference_mode_that_require_grad_are_not_asked_to_again(back
 
 @pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
 def test_what_eager_would_keep_is_refused_where_no_result_leads_to_it(backend: str) -> None:
-    """The results have no history, or another one: what a call under the mode left behind."""
+    """The results have no history or another history, but eager would save the tensor: an inference tensor is refused then."""
 
     def detached(x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
         return (x * kept).detach()

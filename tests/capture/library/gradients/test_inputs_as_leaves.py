@@ -1,4 +1,4 @@
-"""`x.requires_grad_()` of an argument: it requires grad from the graph's begin on, where nothing used it before."""
+"""`x.requires_grad_()` on an argument: the input requires grad from the start of the graph, if no earlier use exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINEAR = nn.Linear(3, 2)
 
 
 def attack(x: torch.Tensor) -> Any:
-    """As the tutorial of adversarial examples has it."""
+    """The attack from the tutorial on adversarial examples."""
     x.requires_grad = True
     loss = F.nll_loss(LINEAR(x).log_softmax(1), torch.zeros(len(x), dtype=torch.int64))
     LINEAR.zero_grad()
@@ -59,7 +59,7 @@ def test_one_graph(fn: Callable[..., Any], backend: str) -> None:
         seen: list[Any] = []
         for n in (2, 3, 5, 4):
             x = torch.rand(n, 3)
-            for _ in range(2):  # the second time it requires grad already
+            for _ in range(2):  # the second time it already requires grad
                 made = call(x)
                 first = made[0] if isinstance(made, tuple) else made
                 if isinstance(first, torch.Tensor) and first.requires_grad:
@@ -123,7 +123,7 @@ def test_memory_in_common() -> None:
 
 
 def test_a_parameter_of_an_argument_where_errors_are_handled() -> None:
-    """What is made before the graph is no generator, whose state is kept."""
+    """The parameter is created before the graph; it must not be treated as a generator with a saved state."""
 
     def program(x: torch.Tensor, i: torch.Tensor) -> Any:
         try:
@@ -139,7 +139,7 @@ def test_a_parameter_of_an_argument_where_errors_are_handled() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_a_view_of_it_that_is_written_without_gradients(backend: str) -> None:
-    """Who asks such a view for its history has an error of autograd's."""
+    """Reading the history of such a view is an autograd error."""
 
     def program(x: torch.Tensor) -> Any:
         kept = x.detach()

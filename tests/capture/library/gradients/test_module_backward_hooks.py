@@ -1,4 +1,4 @@
-"""Full backward hooks of modules, registered and removed between calls, beside eager."""
+"""Full backward hooks of modules, registered and removed between calls, compared with eager."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_hook_is_compiled_once() -> None:
 
 
 def test_methods_of_classes_in_c_are_known_by_name() -> None:
-    """Each look at one gives another object."""
+    """Each attribute access returns another object."""
 
     class Counts(dict):  # type: ignore[type-arg]
         pass

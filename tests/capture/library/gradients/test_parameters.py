@@ -1,4 +1,4 @@
-"""Parameters that compiled functions make, and what they ask of autograd's graph."""
+"""Parameters that compiled functions create, and their queries about autograd's graph."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import nn
 
 import pycompiler
 from tests.capture.harness import ANY, check
+from tests.harness.compare import assert_same
 
 BACKENDS = ("eager", "aot_eager", "native")
 
@@ -98,7 +99,7 @@ CAPTURED = (
 
 
 def seen(program: Callable[..., Any], model: Model, x: torch.Tensor) -> Any:
-    """Results of two calls, before and after a step of training what requires grad, and what is in the model."""
+    """Results of two calls, before and after a training step on the differentiable results, and the model's state."""
     found: list[Any] = []
     torch.manual_seed(0)
     for _ in range(2):
@@ -120,14 +121,6 @@ def seen(program: Callable[..., Any], model: Model, x: torch.Tensor) -> Any:
     return found
 
 
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.allclose(a, b)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", CAPTURED)
 def test_a_parameter_that_is_made_is_eagers(program: Callable[..., Any], backend: str) -> None:
@@ -135,7 +128,7 @@ def test_a_parameter_that_is_made_is_eagers(program: Callable[..., Any], backend
     model, x = Model(), torch.randn(3)
     compiled = pycompiler.compile(program, fullgraph=True, backend=backend)
     expected = seen(program, copy.deepcopy(model), x.clone())
-    assert same(seen(compiled, copy.deepcopy(model), x.clone()), expected)
+    assert_same(seen(compiled, copy.deepcopy(model), x.clone()), expected, tolerance=1e-5, absolute=1e-8)
 
 
 def both_leave(x: torch.Tensor) -> Any:
@@ -236,7 +229,9 @@ def of_views(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("program", (history, in_common, versions, of_views))
 def test_questions_about_autograds_graph_are_captured(program: Callable[..., Any], trains: bool) -> None:
     x = torch.ones(3, requires_grad=trains)
-    assert same(pycompiler.compile(program, fullgraph=True, backend="eager")(x), program(x))
+    assert_same(
+        pycompiler.compile(program, fullgraph=True, backend="eager")(x), program(x), tolerance=1e-5, absolute=1e-8
+    )
 
 
 def test_a_history_that_comes_later_is_another_one() -> None:
@@ -246,7 +241,7 @@ def test_a_history_that_comes_later_is_another_one() -> None:
     leaf = torch.ones(3, requires_grad=True)
     compiled = pycompiler.compile(program, fullgraph=True, backend="eager")
     for x in (leaf, leaf * 1, leaf, torch.ones(3), leaf * 1, leaf.sin()):
-        assert same(compiled(x), program(x))
+        assert_same(compiled(x), program(x), tolerance=1e-5, absolute=1e-8)
     assert compiled.counters()["compiles"] == 4  # one for each class of nodes
 
 
@@ -273,7 +268,7 @@ def test_whether_existing_tensors_have_one_history() -> None:
     both = torch.ones(2, 3, requires_grad=True).unbind()
     compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
     for x, y in (parts, both, parts):
-        assert same(compiled(x, y), program(x, y))
+        assert_same(compiled(x, y), program(x, y), tolerance=1e-5, absolute=1e-8)
 
 
 def test_parameters_of_other_sizes() -> None:

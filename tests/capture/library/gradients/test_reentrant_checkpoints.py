@@ -1,4 +1,4 @@
-"""Checkpoints with use_reentrant=True: one graph where they do what others do, eager where they do not."""
+"""Checkpoints with use_reentrant=True: one graph where they behave like non-reentrant ones, otherwise eager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`requires_grad_()` of parameters and arguments inside of compiled functions: gradients, flags and errors as in eager."""
+"""`requires_grad_()` on parameters and arguments inside compiled functions: gradients, flags and errors match eager."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 BACKENDS = ("eager", "aot_eager", "native")
 Program = Callable[..., Any]
-CAPTURED: list[Any] = []  # programs, and the flags of `d` at entry for which they are one graph
+CAPTURED: list[Any] = []  # one-graph programs, with the flags of `d` at entry
 
 
 def one_graph(*flags: bool) -> Callable[[Program], Program]:
@@ -255,7 +256,7 @@ def views(g: Any, d: Any, x: Any) -> Any:
 
 
 def views_made_while_frozen(g: Any, d: Any, x: Any) -> Any:
-    """A view without a history requires grad as its base does by then."""
+    """A view without a history has the flag of its base at creation."""
     d.requires_grad_(False)
     row, parts = d[0].weight[0], d[2].weight.unbind()
     d.requires_grad_(True)
@@ -303,14 +304,14 @@ def models(flag: bool) -> tuple[Any, Any]:
 
 
 def state(modules: Any) -> list[Any]:
-    with warnings.catch_warnings():  # of a gradient of what is no leaf
+    with warnings.catch_warnings():  # a warning about `.grad` of a non-leaf
         warnings.simplefilter("ignore")
         parts = [p for m in modules for p in m.parameters()]
         return [(p.detach().clone(), p.grad, p.requires_grad, p.is_leaf) for p in parts]
 
 
 def observed(fn: Program, flag: bool, calls: int = 3) -> list[Any]:
-    """Results of calls, backwards of what has a history, and all parameters after each of these."""
+    """Results of calls, of backwards where a result has a history, and all parameters after each of them."""
     found: list[Any] = []
     modules = models(flag)
 
@@ -334,23 +335,11 @@ def observed(fn: Program, flag: bool, calls: int = 3) -> list[Any]:
     return found
 
 
-def compare(ours: Any, theirs: Any) -> None:
-    assert type(ours) is type(theirs)
-    if isinstance(ours, torch.Tensor):
-        torch.testing.assert_close(ours, theirs)
-    elif isinstance(ours, (list, tuple)):
-        assert len(ours) == len(theirs)
-        for a, b in zip(ours, theirs, strict=True):
-            compare(a, b)
-    else:
-        assert ours == theirs
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [*dict.fromkeys(fn for fn, _ in CAPTURED), *OTHERS], ids=lambda f: f.__name__)
 def test_as_eager(fn: Program, backend: str) -> None:
     for flag in (True, False):
-        compare(observed(pycompiler.compile(fn, backend=backend), flag), observed(fn, flag))
+        assert_same(observed(pycompiler.compile(fn, backend=backend), flag), observed(fn, flag))
 
 
 @pytest.mark.parametrize(("fn", "flag"), CAPTURED, ids=lambda v: getattr(v, "__name__", str(v)))
@@ -362,7 +351,7 @@ def test_one_graph(fn: Program, flag: bool) -> None:
     modules = models(flag)
     for _ in range(6):
         compiled(*modules, x)
-    assert pycompiler.counters(compiled)["compiles"] <= 3  # flags at entry, gradients that are there
+    assert pycompiler.counters(compiled)["compiles"] <= 3  # flags at entry, existing gradients
 
 
 def test_what_cannot_be_sound_breaks_the_graph() -> None:
@@ -431,7 +420,7 @@ def test_an_optimizer_steps_what_was_unfrozen() -> None:
             optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in (g, d)]
             x = torch.linspace(-1, 1, 6).view(2, 3)
             results.append([*(run(g, d, optimizers, x) for _ in range(4)), state((g, d))])
-        compare(*results)
+        assert_same(*results)
     assert pycompiler.explain(train)(g, d, optimizers, x).graph_break_count == 0
 
 

@@ -1,4 +1,4 @@
-"""Classes that a function makes: in the graph only, or given to the caller, who has a class of his own each time."""
+"""Classes created in a function: inside the graph only, or returned to the caller as a new class in each call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def program(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def annotated(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Of classes with annotations, which 3.14 computes later."""
+    """Register a program whose classes have annotations, which 3.14 computes lazily."""
     return program(fn) if sys.version_info < (3, 14) else fn
 
 
@@ -273,10 +273,10 @@ def module(x: Any) -> Any:
 
 
 def masked(x: Any) -> Any:
-    return torch.masked.mean(x, 0, mask=x > 0)  # torch makes a Function inside
+    return torch.masked.mean(x, 0, mask=x > 0)  # torch creates a Function inside
 
 
-if sys.version_info < (3, 14):  # where its annotations wait, which breaks the graph
+if sys.version_info < (3, 14):  # pending annotations break the graph since 3.14
     program(masked)
 
 
@@ -513,7 +513,7 @@ def counts_classes(x: Any) -> Any:
 @pytest.mark.parametrize("fn", [two_classes, counts_classes], ids=lambda fn: fn.__name__)
 def test_the_subclasses_that_a_base_knows_are_the_program_s(fn: Callable[..., Any]) -> None:
     def calls(call: Callable[..., Any]) -> Any:
-        pycompiler.reset()  # entries behind a break know the classes that they were compiled for
+        pycompiler.reset()  # entries behind a break refer to the classes of their compile
         gc.collect()
         found, kept = [], []
         for _ in range(3):
@@ -670,3 +670,13 @@ def test_bases_are_asked_before_the_body_runs(fn: Callable[..., Any]) -> None:
         expected, asked = repr(fn(torch.ones(2))), [*ENTRIES]
         ENTRIES.clear()
         assert (repr(compiled(torch.ones(2))), ENTRIES) == (expected, asked)
+
+
+def test_type_takes_no_keyword_beside_one_object() -> None:
+    def program(x: Any) -> Any:
+        try:
+            return type(x, other=1), x + 1
+        except TypeError:
+            return None, x + 2
+
+    assert pycompiler.compile(program, backend="eager")(torch.ones(2))[1].tolist() == [3.0, 3.0]

@@ -1,4 +1,4 @@
-"""Clocks, and who runs the frame: read by each call, where the program reads them."""
+"""Clocks and queries about the running thread or process: each call reads them at the program's place."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def of_a_process(x: Any, owner: int) -> Any:
 
 FORKS = """
 import os, sys, torch
-from tests.capture.test_clocks import X, of_a_process
+from tests.capture.library.standard.test_clocks import X, of_a_process
 import pycompiler
 
 compiled = pycompiler.compile(of_a_process, backend="eager", fullgraph=True)

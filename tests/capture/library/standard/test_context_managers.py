@@ -1,6 +1,6 @@
-"""Managers of the library that change the process: `warnings.catch_warnings`, `sdpa_kernel`, ranges of the profiler.
+"""Library context managers that change the process: `warnings.catch_warnings`, `sdpa_kernel`, profiler ranges.
 
-With breaks, exceptions, returns and generators inside, what the program sees, and what is left behind, is eager's.
+With breaks, exceptions, returns and generators inside, all observations and the final state match eager.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def nested(x: torch.Tensor) -> Any:
 
 
 def observed(fn: Callable[..., Any]) -> Any:
-    """What a call gives, warns of, and leaves behind."""
+    """The result, the warnings and the final state of a call."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         before = list(warnings.filters)
@@ -123,7 +123,7 @@ def test_as_eager(fn: Callable[..., Any]) -> None:
     assert [observed(compiled) for _ in range(3)] == [wanted] * 3
 
 
-# ranges of the profiler, priorities of attention ----------------------------------------------------------------
+# profiler ranges, attention priorities --------------------------------------------------------------------------
 EXISTING = torch.profiler.record_function("existing")
 
 
@@ -171,7 +171,7 @@ def test_ranges_do_not_break_the_graph(backend: str) -> None:
     assert EXISTING.record is not None
 
 
-# profilers that nobody reads ------------------------------------------------------------------------------------
+# profilers with unused results ----------------------------------------------------------------------------------
 def unread(x: torch.Tensor) -> Any:
     y = x**2
     with torch.profiler.profile():
@@ -263,7 +263,7 @@ def test_a_profiler_inside_of_another_is_switched_on() -> None:
 
     compiled = pycompiler.compile(unread, backend="eager")
     compiled(torch.ones(2))
-    assert shown(compiled) == shown(unread) == 0  # it ends the one around
+    assert shown(compiled) == shown(unread) == 0  # the profiler ends the outer one
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
@@ -349,7 +349,7 @@ def with_errors(x):
 
 
 def twice(fn, x):
-    """What two calls give, show and leave."""
+    """The results, warnings and final state of two calls."""
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         filters, seen = warnings.filters, []
@@ -371,7 +371,7 @@ def test_filters_of_warnings(fn: Callable[..., Any], breaks: int) -> None:
 
 
 def test_ranges_of_nvtx_pass_through() -> None:
-    """Pushes and pops come behind the graph, in order; what they give is asked outside of it."""
+    """Pushes and pops run after the graph, in order; their results are read outside it."""
     nvtx = torch.cuda.nvtx
 
     def program(x: Any) -> Any:

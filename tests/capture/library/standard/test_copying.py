@@ -1,4 +1,4 @@
-"""copy.copy and copy.deepcopy of what a program has, in one graph."""
+"""copy.copy and copy.deepcopy of a program's objects, in one graph."""
 
 from __future__ import annotations
 
@@ -173,9 +173,9 @@ def test_copies_are_as_eagers(program: Any) -> None:
 
 
 def test_copies_of_existing_objects() -> None:
-    """What they are copied from is guarded, and untouched."""
+    """The originals are guarded and stay unchanged."""
     given = Slots()
-    given.unset = 0  # an empty slot of an existing object breaks
+    given.unset = 0  # an empty slot of an existing object breaks the graph
 
     def program(x: Any) -> Any:
         other = copy.deepcopy(given)
@@ -230,7 +230,7 @@ UNION: Any = int | str
 
 
 def test_a_union_of_classes_is_read() -> None:
-    """Dataclasses that check the types of their fields (transformers' configurations) ask for its parts."""
+    """Dataclasses that check their field types (transformers' configurations) read the parts of the union."""
     global UNION
 
     def program(x: Any) -> Any:
@@ -266,7 +266,7 @@ def copied(x: torch.Tensor) -> Any:
 
 def copied_of_one_s_own(x: torch.Tensor) -> Any:
     made = Watched()
-    made.__reduce__ = None  # type: ignore[method-assign, assignment]  # the class is asked
+    made.__reduce__ = None  # type: ignore[method-assign, assignment]  # `copy` reads the class
     return x + 1, copy.copy(made)
 
 
@@ -296,7 +296,7 @@ def test_a_class_is_asked_of_nobody() -> None:
 
 
 def test_attributes_of_an_ordered_dict_that_exists() -> None:
-    """The one that had none when it was captured was taken to have none for ever."""
+    """An entry must not assume that the dict never gets attributes."""
 
     def program(x: Any, o: Any) -> Any:
         return getattr(o, "z", 0), list(o.items()), x + 1

@@ -1,4 +1,4 @@
-"""Enums that a function makes: what of the program's runs while one is made, and members that leave the graph."""
+"""Enums created in a function: the program's code that runs during creation, and members that leave the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`locals()`, `vars()`, `dir()` of captured functions; `eval` and `exec` of known texts, of which others need a real frame."""
+"""`locals()`, `vars()`, `dir()` of captured functions; `eval` and `exec` of constant strings; other cases need a real frame."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_the_call_of_what_evaluates_is_the_break() -> None:
 
 
 class Ends:
-    """Says when it ends."""
+    """An object that logs its end."""
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
@@ -176,7 +176,7 @@ def shown_to_its_end(x: Any, log: list[str]) -> Any:
 
 
 class Thing:
-    """Can be referred to weakly."""
+    """A class that supports weak references."""
 
 
 @pytest.mark.parametrize("program", [shown_alone, shown_beyond_a_break, shown_to_its_end])

@@ -1,4 +1,4 @@
-"""Iterators that existed before the frame, or before a graph break: what they have ahead is read, and they move as in eager."""
+"""Iterators created before the frame, or before a graph break: their next elements are read, and they advance as in eager."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 import pycompiler
 from pycompiler._native import GuardTree
-from pycompiler.ir import begun
+from pycompiler.ir import iterator_state
 from pycompiler.ir.guards import Guard, first_failure
 from pycompiler.ir.source import Scope, local
 
@@ -45,7 +45,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "generator": lambda: (v for v in (1, 2, 3)),
 }
 STAYS = ("count", "strict zip", "enumerate of a map", "chain", "generator")
-"""Those that do not tell what is ahead: islice among them."""
+"""Iterators that do not show their next elements; `islice` is one of them."""
 
 
 def number_of(value: Any) -> Any:
@@ -91,7 +91,7 @@ def test_a_begun_iterator(name: str, fn: Callable[..., Any]) -> None:
 
 
 def test_one_entry_does_for_each_place() -> None:
-    """What is ahead is compared, not the place: a loop around `next` compiles for what it takes, not for each step."""
+    """Guards compare the next elements, not the position: a loop around `next` does not compile for each step."""
 
     def step(x: torch.Tensor, it: Iterator[torch.Tensor]) -> torch.Tensor:
         return x + next(it)
@@ -157,7 +157,7 @@ def test_carried_over_a_break(values: Any) -> None:
 
 
 def test_two_that_ask_one() -> None:
-    """The steps of an enumerate and of what it counts are told apart, whatever is taken first."""
+    """The steps of an enumerate and of its inner iterator are distinguished, in any order of the steps."""
 
     def fn(x: torch.Tensor, numbered: Any, it: Any) -> Any:
         a, b, c = next(it), next(numbered), next(it)
@@ -230,7 +230,7 @@ def test_an_attribute_that_its_dict_gets() -> None:
 
 
 def test_the_last_step_lets_go() -> None:
-    """At its end a list iterator lets go of its list, and appended elements come no more."""
+    """At its end a list iterator drops its list, so elements appended later never come."""
     values = [1, 2]
     it = iter(values)
     assert pycompiler.compile(lists, backend="eager", fullgraph=True)(torch.ones(2), it)[1] == [1, 2]
@@ -265,8 +265,8 @@ def test_more_than_are_looked_at() -> None:
 
     it = iter(range(10**9))
     assert pycompiler.compile(taken, backend="eager", fullgraph=True)(torch.zeros(2), it).tolist() == [0, 0]
-    found = pycompiler.explain(takes_all)(torch.zeros(2), iter(range(begun.MOST + 9)))
-    assert found.result.tolist() == [sum(v % 1000 for v in range(begun.MOST + 9))] * 2
+    found = pycompiler.explain(takes_all)(torch.zeros(2), iter(range(iterator_state.MAX_ELEMENTS + 9)))
+    assert found.result.tolist() == [sum(v % 1000 for v in range(iterator_state.MAX_ELEMENTS + 9))] * 2
     assert {b.kind for b in found.break_reasons} == {"running-iterator"}
 
 
@@ -331,7 +331,7 @@ def test_the_engine_reads_as_its_oracle(name: str) -> None:
                 )  # fmt: skip
         want = MAKERS[name]()
         next(want, None)
-        assert list(it) == list(want)  # nobody took a step
+        assert list(it) == list(want)  # no check advanced it
 
 
 ENDED: tuple[Callable[[], Any], ...] = (
@@ -360,7 +360,7 @@ def _pause(value: Any) -> None:
 
 
 def test_what_several_lead_through_is_read_behind_what_is_ahead() -> None:
-    """Inputs of the graph lead through a cell as the iterator does that the frame goes on with."""
+    """Graph inputs and the iterator of the resumed frame are both read through the same cell."""
     tensors, kept, log = [torch.arange(3.0), torch.tensor(1.5)], torch.ones(3), list[Any]()
 
     def program() -> None:

@@ -1,4 +1,4 @@
-"""What the standard library has in C, or keeps weakly, and capture inlines or computes: namespaces, dispatch by type, `re` with functions."""
+"""Library features in C or with weak references, inlined or computed by capture: namespaces, dispatch by type, `re`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def raise_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def whole(fn: Callable[..., Any], *args: Any) -> None:
-    """One graph, which gives what eager gives, twice."""
+    """Compare one graph with eager, twice."""
     compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
     for _ in range(2):
         assert str(compiled(*copy.deepcopy(args))) == str(fn(*copy.deepcopy(args)))
     assert compiled.counters()["compiles"] == 1
 
 
-HASH = hash if sys.version_info < (3, 14) else len  # whose error says there what for
+HASH = hash if sys.version_info < (3, 14) else len  # its error names the use in 3.14
 
 
 # namespaces ---------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def test_replacements_by_a_function() -> None:
 
 # ends of iterators --------------------------------------------------------------------------------------------
 class Three:
-    """Ends with a StopIteration that tells something."""
+    """An iterator whose StopIteration has a value."""
 
     def __init__(self) -> None:
         self.n = 0

@@ -1,4 +1,4 @@
-"""Classes that a function makes, of which the program's own code is told: metaclasses, `__init_subclass__`, `__set_name__`."""
+"""Classes created in a function with hooks of the program: metaclasses, `__init_subclass__`, `__set_name__`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def program(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def annotated(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Of classes with annotations, which 3.14 computes later."""
+    """Register a program whose classes have annotations, which 3.14 computes lazily."""
     return program(fn) if sys.version_info < (3, 14) else fn
 
 
@@ -427,7 +427,7 @@ def leaves(x: Any) -> Any:
     "compiled", [pycompiler.compile(leaves, backend="eager", fullgraph=True), leaves], ids=["compiled", "eager"]
 )
 def test_what_leaves_is_as_eager_makes_it(compiled: Callable[..., Any]) -> None:
-    """Each call makes a class, of which the program is told once."""
+    """Each call creates a class, and the program's hook runs once for it."""
     TOLD.clear()
     (_, first), (y, second) = compiled(torch.ones(2)), compiled(torch.ones(2))
     words = [t for t in TOLD if not isinstance(t, type)]
@@ -611,7 +611,7 @@ def test_metaclasses_that_ask_abcmeta() -> None:
         found = isinstance(value, Checked), issubclass(type(value), Checked), isinstance(value, HasNorm)
         return x + Checks.asked, found, Checks.asked
 
-    counts = sys.version_info >= (3, 12)  # typing asks for the name of a frame's module
+    counts = sys.version_info >= (3, 12)  # typing reads the module name of a frame
     compiled = pycompiler.compile(fn, backend="eager", fullgraph=not counts)
     for value in (OddOne(), Known(), WithAttribute(), Normed(), 3, "text", OddOne(), Normed()):
         results = []

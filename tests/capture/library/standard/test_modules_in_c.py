@@ -1,4 +1,4 @@
-"""Modules of the standard library whose functions are in C: `re` on constants, `heapq`, `bisect`."""
+"""Standard library modules in C: `re` on constants, `heapq`, `bisect`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Buffers, hashes, locks, generators and arrays of bytes that a function makes: in the graph, and given to the caller as new ones."""
+"""Buffers, hashes, locks, generators and bytearrays created in a function: used in the graph, and returned as new
+objects in each call."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ import pytest
 import torch
 
 import pycompiler
-from tests.alike import assert_same
+from tests.harness.compare import assert_same
 
 PROGRAMS: list[Callable[..., Any]] = []
 
@@ -198,7 +199,7 @@ def left_together(x: Any) -> Any:
 
 
 class Shown:
-    """What is asked of an object when the call is over."""
+    """An object that is read after the call."""
 
     def __init__(self, held: Any) -> None:
         self.held = held
@@ -322,7 +323,7 @@ def test_over_a_break() -> None:
     "what", [lambda lock: lock.acquire(), lambda lock: lock.__enter__(), lambda lock: lock.acquire(True)]
 )
 def test_a_lock_that_nobody_lets_go_of_is_no_part_of_a_graph(what: Callable[[Any], Any]) -> None:
-    """The capture would wait for ever."""
+    """Capture would wait forever."""
 
     def waits(x: Any, ask: Any) -> Any:
         lock = threading.Lock()
@@ -356,7 +357,7 @@ def test_a_lock_that_nobody_lets_go_of_is_no_part_of_a_graph(what: Callable[[Any
 
 
 def test_locks_that_were_there_before() -> None:
-    """What a lock protects, guards would look at before it is taken."""
+    """Guards would read the protected state before the lock is taken."""
     lock = threading.Lock()
 
     def counts(x: Any) -> Any:
@@ -418,7 +419,7 @@ def test_flags_are_not_set_by_the_capture(context: decimal.Context) -> None:
     lambda: threading.Lock().__repr__(), lambda: hash(hashlib.md5()), lambda: hashlib.md5().__hash__(),
 ])  # fmt: skip
 def test_what_is_no_constant(asks: Callable[[], Any]) -> None:
-    """Other numbers and addresses in each call."""
+    """Hash values and addresses differ between calls."""
 
     def fn(x: Any) -> Any:
         return x + 1, asks()
@@ -464,7 +465,8 @@ def test_print_breaks_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_inside_of_a_transform() -> None:
-    """Made inside they are as any other value; what was made before is not changed by what eager may run again."""
+    """An object created inside the transform is an ordinary value. An object from outside is not changed by code that
+    eager may run again."""
 
     def inside(x: Any) -> Any:
         def f(y: Any) -> Any:

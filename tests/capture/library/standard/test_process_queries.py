@@ -1,4 +1,4 @@
-"""Questions about the process that captures answer, and guard."""
+"""Queries about the process: capture answers and guards them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Random numbers of Python's and NumPy's, drawn ahead of a graph that raises an error of data: the frame runs again, and draws what
-it had drawn."""
+"""Python and NumPy random numbers drawn before a graph with a
+data-dependent error: the frame runs again and draws the same numbers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 
 def mixup(net: nn.Module, optimizer: Any, log: list[Any], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -39,7 +40,7 @@ def caught(net: nn.Module, optimizer: Any, log: list[Any], x: torch.Tensor, y: t
 
 
 def kept(net: nn.Module, optimizer: Any, log: list[Any], x: torch.Tensor, y: torch.Tensor) -> Any:
-    """A module of the program's keeps what it draws."""
+    """The program's module stores the drawn number."""
     share = RNG.random()
     net.share = share
     return F.one_hot(y, 3) * share + torch.dropout(net(x), 0.5, True)
@@ -66,17 +67,6 @@ def steps(fn: Any, wrap: Any) -> list[Any]:
             seen.append((type(error).__name__, str(error)))
         seen += [np.random.rand(), random.random(), torch.rand(1), RNG.random(), getattr(net, "share", None)]
     return [*seen, *log, *(p.detach() for p in net.parameters())]
-
-
-def assert_same(got: Any, wanted: Any) -> None:
-    if isinstance(wanted, (tuple, list)):
-        assert len(got) == len(wanted)
-        for a, b in zip(got, wanted, strict=True):
-            assert_same(a, b)
-    elif isinstance(wanted, (torch.Tensor, np.ndarray)):
-        torch.testing.assert_close(torch.as_tensor(got), torch.as_tensor(wanted))
-    else:
-        assert got == wanted and type(got) is type(wanted), (got, wanted)
 
 
 @pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])

@@ -1,4 +1,4 @@
-"""Assertions of `unittest` in compiled functions: they are Python."""
+"""`unittest` assertions in compiled functions: captured as Python code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What libraries ask in functions: torch's version, and loggers."""
+"""Queries that libraries make in functions: torch's version, and loggers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_logger_that_is_made_is_loggings() -> None:
 
     explained = pycompiler.explain(program)(X)
     assert explained.graph_break_count == 1
-    assert pycompiler.compile(program, fullgraph=True)(X)[1] == "pycompiler.tests.versions.made"  # it exists by now
+    assert pycompiler.compile(program, fullgraph=True)(X)[1] == "pycompiler.tests.versions.made"  # exists now
 
 
 def later_than_two(x: Any) -> Any:

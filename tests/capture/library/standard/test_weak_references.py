@@ -1,4 +1,4 @@
-"""Weak references that the program makes, and that lead to what its variables hold."""
+"""Weak references that the program creates: they lead to objects held by its variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that a program puts into the graph as they are: their effects, and the objects that they take."""
+"""Functions that a program puts into the graph unchanged: their side effects and the objects that they take."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_function_without_results_is_called_each_time(backend: str) -> None:
         torch.set_grad_enabled(True)
         return x + 1
 
-    compiled = pycompiler.compile(program, backend=backend, fullgraph=backend == "eager")  # others run it eagerly
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=backend == "eager")  # others: eager
     for _ in range(3):
         seen.clear()
         assert torch.equal(compiled(X), X + 1)

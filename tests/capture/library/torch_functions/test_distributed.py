@@ -1,4 +1,4 @@
-"""Collectives in graphs, in processes of a group (gloo), compared with eager on each of them."""
+"""Collectives in graphs, compared with eager in every process of a gloo group."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import torch.distributed._functional_collectives as functional
 import torch.distributed.tensor
 
 import pycompiler
+from tests.harness.compare import assert_same
 from tests.processes import Processes, fresh_store, start
 
 BACKENDS = ("eager", "aot_eager", "native")
 ops = torch.ops._c10d_functional
 
 
-# what runs in each process ------------------------------------------------------------------------------------
+# programs that run in each process ----------------------------------------------------------------------------
 def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [plain(v) for v in value]
@@ -35,7 +36,7 @@ def given(rank: int, world: int, *, grad: bool = False) -> torch.Tensor:
 
 
 def results(call: Callable[..., Any], rank: int, world: int, *, grad: bool = False) -> list[Any]:
-    """Of two calls: what is given back, what the argument is then, and its gradient."""
+    """For each of two calls: the result, the final argument and its gradient."""
     found = []
     for _ in range(2):
         x = given(rank, world, grad=grad)
@@ -60,7 +61,7 @@ def same(
     wanted = results(fn, rank, world, grad=grad)
     for backend in backends:
         compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
-        torch.testing.assert_close(results(compiled, rank, world, grad=grad), wanted)
+        assert_same(results(compiled, rank, world, grad=grad), wanted)
         assert compiled.counters()["compiles"] == 1
     assert torch._C._distributed_c10d._get_work_registry_size() == 0  # type: ignore[attr-defined]
 
@@ -114,7 +115,7 @@ def run_in_place(rank: int, world: int) -> None:
 
 
 def run_handles(rank: int, world: int) -> None:
-    """Collectives that go on behind the call, until the program waits."""
+    """Collectives that continue after the call, until the program waits."""
 
     def waits(x: torch.Tensor) -> Any:
         y = x * 2
@@ -158,7 +159,7 @@ def run_questions(rank: int, world: int) -> None:
 
 
 def run_order(rank: int, world: int) -> None:
-    """Launches of sizes that differ, in whose order no process may err; work between a launch and its wait; results that nobody reads."""
+    """Launches of different sizes, in the same order in all processes; work between a launch and its wait; unused results."""
 
     def fn(x: torch.Tensor) -> Any:
         first = ops.all_gather_into_tensor(x * 2, world, "0")
@@ -174,7 +175,7 @@ def run_order(rank: int, world: int) -> None:
 
 
 def run_writes(rank: int, world: int) -> None:
-    """An input that a collective reads is written when the collective has read it."""
+    """An input that a collective reads may be written only after the collective has read it."""
 
     def fn(x: torch.Tensor) -> Any:
         flying = ops.all_gather_into_tensor(x, world, "0")
@@ -194,7 +195,7 @@ def run_results_written(rank: int, world: int) -> None:
 
 
 def run_in_flight(rank: int, world: int) -> None:
-    """Who reads what was not waited for, or by another name, is eager's."""
+    """A read without a wait, or through an alias, behaves as in eager."""
 
     def other_name(x: torch.Tensor) -> Any:
         flying = ops.all_reduce(x * 2, "sum", "0")
@@ -217,7 +218,7 @@ def run_in_flight(rank: int, world: int) -> None:
         for backend in BACKENDS:
             found = pycompiler.explain(fn)(given(rank, world))
             assert [b.kind for b in found.break_reasons][:1] == ["unsupported-operation"], found
-            torch.testing.assert_close(results(pycompiler.compile(fn, backend=backend), rank, world), wanted)
+            assert_same(results(pycompiler.compile(fn, backend=backend), rank, world), wanted)
 
 
 HELD: list[Any] = []
@@ -251,11 +252,11 @@ def run_breaks(rank: int, world: int) -> None:
 
     for fn in (handle, kept, barred):
         assert pycompiler.explain(fn)(given(rank, world)).graph_break_count
-        torch.testing.assert_close(results(pycompiler.compile(fn), rank, world), results(fn, rank, world))
+        assert_same(results(pycompiler.compile(fn), rank, world), results(fn, rank, world))
 
 
 def run_groups(rank: int, world: int) -> None:
-    """One function, given other groups."""
+    """One function, called with different groups."""
     pairs = dist.new_group([0, 1])
     alone = [dist.new_group([i]) for i in range(world)]
 
@@ -272,7 +273,7 @@ def run_groups(rank: int, world: int) -> None:
 
 
 def run_given_in_flight(rank: int, world: int) -> None:
-    """What a collective gave before the call, and nobody has waited for: its use in a graph waits, whoever waited in others."""
+    """The result of an earlier collective, without a wait: its use in a graph waits, even if another use has waited before."""
     group = dist.group.WORLD
     kind = functional.AsyncCollectiveTensor
 
@@ -320,7 +321,7 @@ def run_given_in_flight(rank: int, world: int) -> None:
 
 
 def run_made_anew(rank: int, world: int) -> None:
-    """A group of the same name with other places of its members: nothing of the old one is used."""
+    """A group with the same name and other member ranks: no part of the old group is used."""
 
     def fn(x: torch.Tensor) -> Any:
         y = functional.all_gather_tensor(x, 0, "0") * (1 + dist.get_rank())  # type: ignore[arg-type]
@@ -328,16 +329,16 @@ def run_made_anew(rank: int, world: int) -> None:
         return y, dist.get_rank(), x
 
     compiled = pycompiler.compile(fn, fullgraph=True)
-    torch.testing.assert_close(results(compiled, rank, world), results(fn, rank, world))
+    assert_same(results(compiled, rank, world), results(fn, rank, world))
     store = fresh_store(rank)
     dist.destroy_process_group()
     start(world - 1 - rank, world, store)
-    torch.testing.assert_close(results(compiled, rank, world), results(fn, rank, world))
+    assert_same(results(compiled, rank, world), results(fn, rank, world))
     assert compiled.counters()["compiles"] == 2
     store = fresh_store(dist.get_rank())
     dist.destroy_process_group()
     start(rank, world, store)
-    torch.testing.assert_close(results(compiled, rank, world), results(fn, rank, world))
+    assert_same(results(compiled, rank, world), results(fn, rank, world))
     assert compiled.counters()["compiles"] == 2  # the first entry holds again
 
 
@@ -373,14 +374,14 @@ def test_a_group_that_is_made_anew(two: Processes) -> None:
 
 @pytest.fixture
 def alone() -> Iterator[None]:
-    """A group of this process."""
+    """A group of this process only."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
 def test_programs_that_import_no_more_than_they_need() -> None:
-    """torch's functional collectives are loaded by us, and a look at what compiled functions hold asks no class of theirs."""
+    """pycompiler itself loads torch's functional collectives; its scan of compiled functions' objects queries none of them."""
     program = """
 import warnings, torch, torch.distributed as dist, pycompiler
 warnings.simplefilter("error")
@@ -409,7 +410,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_versions_of_what_a_collective_writes(alone: None, backend: str) -> None:
-    """Eager's kernels lie below autograd: a backward is not told of the write."""
+    """Eager's kernels lie below autograd: the write does not change the version, and a backward does not notice it."""
 
     def reduced(x: torch.Tensor) -> Any:
         dist.all_reduce(x)

@@ -1,4 +1,4 @@
-"""torch.distributions as programs use them: one graph, values and gradients as eager's, the same random numbers."""
+"""torch.distributions as programs use them: one graph, with eager's values, gradients and random numbers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_distribution_made_outside() -> None:
 
 
 def test_properties_made_inside() -> None:
-    """A lazy property of a class gives one; it is asked for its class, and does not leave the frame."""
+    """A lazy property of a class returns a property object; capture reads its class, and it does not leave the frame."""
 
     class Own(property):
         pass

@@ -1,4 +1,4 @@
-"""Containers of torch.fx: what is mapped over them, and what they refuse."""
+"""Containers of torch.fx: mapped functions and refused operations."""
 
 from __future__ import annotations
 

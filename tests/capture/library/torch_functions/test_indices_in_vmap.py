@@ -1,4 +1,4 @@
-"""Inside of `vmap`, `x[i]` of an integer as a tensor that it maps: no call asks for its number, and what is read is eager's."""
+"""`x[i]` inside `vmap`, with a mapped integer tensor `i`: no call reads the number of `i`, and the elements match eager."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def differentiated(x: Any, i: Any) -> Any:
 def a_copy(x: Any, i: Any) -> Any:
     def one(v: Any, i: Any) -> Any:
         v = v.clone()
-        v[i].add_(1)  # of a copy
+        v[i].add_(1)  # writes a copy
         return v
 
     return vmap(one)(x, i)

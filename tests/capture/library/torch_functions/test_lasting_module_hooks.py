@@ -1,4 +1,4 @@
-"""Hooks of modules that a compiled function registers and leaves there, and their handles."""
+"""Module hooks that a compiled function registers and leaves registered, and their handles."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ PROGRAMS = {f.__name__: (f, breaks) for f, breaks in (
 
 
 def run(fn: Callable[..., Any], net: Net, x: torch.Tensor) -> Any:
-    first = RemovableHandle.next_id  # a compile makes handles, too: numbers are compared by their order
+    first = RemovableHandle.next_id  # a compile creates handles too: ids are compared relatively
     torch.manual_seed(1)
     result = fn(net, x)
     tables = [(dict(m._forward_hooks), dict(m._forward_pre_hooks), dict(m._backward_hooks), dict(m._forward_hooks_with_kwargs),

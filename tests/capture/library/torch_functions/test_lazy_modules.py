@@ -1,4 +1,4 @@
-"""Lazy modules: the call that makes their parameters runs eagerly, as a whole; the next one is captured."""
+"""Lazy modules: the call that creates their parameters runs eagerly as a whole; the next call is captured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pycompiler
 
 
 class Scale(nn.modules.lazy.LazyModuleMixin, nn.Module):
-    """Becomes no other class."""
+    """A lazy module whose class stays the same."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def test_below_a_function_whose_effects_happen_once() -> None:
 
 
 def test_many_through_one_function_are_compiled_once() -> None:
-    """A call that runs eagerly leaves nothing behind that the next ones are compared with."""
+    """A call that runs eagerly leaves no entry for comparison with later calls."""
 
     def program(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return module(x) * 2

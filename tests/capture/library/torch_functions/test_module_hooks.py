@@ -1,4 +1,4 @@
-"""Hooks of modules that a function registers, and removes again: one graph."""
+"""Module hooks that a function registers and removes again: one graph."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def test_one_graph(fn: Callable[..., Any], backend: str) -> None:
             MODEL.zero_grad()
             begun, compiles = RemovableHandle.next_id, compiled.counters()["compiles"]
             made = call(x)
-            if compiles == compiled.counters()["compiles"]:  # which makes some, too
+            if compiles == compiled.counters()["compiles"]:  # a compile creates handles too
                 ids.append(RemovableHandle.next_id - begun)
             (made if isinstance(made, torch.Tensor) else made[0]).sum().backward()
             grads.append((made, [p.grad for p in MODEL.parameters()]))
         torch.testing.assert_close(*grads)
         assert len({*ids}) == 1 and ids[0] > 0
         assert state() == before
-    assert compiled.counters()["compiles"] == 2  # sizes become symbols; no compile a call
+    assert compiled.counters()["compiles"] == 2  # sizes become symbols; no compile in each call
     assert compiled.counters()["eager_calls"] == 0
 
 

@@ -1,4 +1,4 @@
-"""Regions that a program marks (`nested_compile_region`): alike ones of one graph are compiled once, as eager runs them."""
+"""Marked regions (`nested_compile_region`): equal regions of a graph are compiled once, with eager's results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from torch import nn
 
 import pycompiler
 from pycompiler import regions
-from pycompiler.pipeline import parts
+from pycompiler.pipeline import region_parts
+from tests.harness.compare import assert_same_calls, tensors_in
 
 
 @pytest.fixture(autouse=True)
@@ -52,24 +53,17 @@ def weights(count: int) -> list[torch.Tensor]:
 
 
 def agree(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Results, gradients and what is written are eager's, in two calls; the compiled function."""
+    """Compare results, gradients and writes with eager in two calls; return the compiled function."""
     made = pycompiler.compile(fn, fullgraph=True, **options)
-    for _ in range(2):
-        mine, theirs = copy.deepcopy(args), copy.deepcopy(args)
-        torch.manual_seed(1)
-        got = made(*mine)
-        torch.manual_seed(1)
-        wanted = fn(*theirs)
-        torch.testing.assert_close(got, wanted)
-        for g, w in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, wanted)), strict=True):
-            assert (g.requires_grad, g.stride(), g._is_view()) == (w.requires_grad, w.stride(), w._is_view())
-        loss = [sum(r.square().sum() for r in (t if isinstance(t, tuple) else (t,))) for t in (got, wanted)]
-        if loss[0].requires_grad:
-            loss[0].backward(), loss[1].backward()
-        tensors = [[t for t in ts if isinstance(t, torch.Tensor)] for ts in (mine, theirs)]
-        torch.testing.assert_close(*tensors)
-        for m, t in zip(*tensors, strict=True):
-            torch.testing.assert_close(m.grad, t.grad)
+
+    def squared(run: Callable[..., Any]) -> Callable[..., Any]:
+        def results(*given: Any) -> Any:
+            found = tensors_in(result := run(*given))
+            return result, [t._is_view() for t in found], [t.square() for t in found]
+
+        return results
+
+    assert_same_calls(squared(made), squared(fn), lambda: copy.deepcopy(args), backward=True)
     assert pycompiler.counters(made)["compiles"] == 1
     return made
 
@@ -281,7 +275,7 @@ def test_sizes_that_change() -> None:
 
 
 def test_what_nothing_reads_any_more_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As eager frees it: the values between the parts go with the last part that reads them."""
+    """As in eager: values between the parts are freed with the last part that reads them."""
     alive: list[int] = []
     made: list[weakref.ref[torch.Tensor]] = []
 
@@ -294,8 +288,8 @@ def test_what_nothing_reads_any_more_is_freed(monkeypatch: pytest.MonkeyPatch) -
 
         return called
 
-    before = parts.chained
-    monkeypatch.setattr(parts, "chained", lambda gm, found, runs: before(gm, found, [spy(r) for r in runs]))
+    before = region_parts.chained
+    monkeypatch.setattr(region_parts, "chained", lambda gm, found, runs: before(gm, found, [spy(r) for r in runs]))
     with torch.no_grad():
         pycompiler.compile(stack)(features(), *weights(8))
     assert len(alive) == 10 and max(alive) == 2, alive
@@ -345,7 +339,7 @@ def test_in_the_background_and_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_no_part_raises_behind_one_that_has_written(writes: bool) -> None:
-    """What the first layer had written stood there when the second raised, and the program's handler did not run."""
+    """A handler needs the frame as written, so no part may raise after an earlier part has written."""
 
     @pycompiler.nested_compile_region
     def counted(x: torch.Tensor, i: torch.Tensor, n: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""torch.optim inside and under `compile`: parameters and state beside eager; the step's arithmetic is one graph."""
+"""torch.optim inside and under `compile`: parameters and state match eager; the arithmetic of a step is one graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 
 
 if torch.__version__ < "2.15":
-    del OPTIMIZERS["Adafactor of lists"]  # which raises in eager
+    del OPTIMIZERS["Adafactor of lists"]  # raises in eager
 
 
 def parameters() -> list[nn.Parameter]:
@@ -44,7 +44,7 @@ def parameters() -> list[nn.Parameter]:
 
 
 def train(make: Callable[..., Any], compiled: Callable[[Any], Any] | None) -> tuple[list[Any], Any]:
-    """Five steps, the learning rate halved before the last."""
+    """Five steps, with the learning rate halved before the last one."""
     ps = parameters()
     optimizer = make(ps)
     step = optimizer.step if compiled is None else compiled(optimizer)
@@ -70,7 +70,7 @@ def test_five_steps(name: str, how: str) -> None:
 
 
 def compiles_of(make: Callable[..., Any]) -> int:
-    """The step's own branches: the state is made, then it is there; RAdam goes on otherwise from the sixth step on, ASGD where averages begin."""
+    """Compiles of a step: without state, with state. RAdam changes its formula at the sixth step, ASGD where averages start."""
     return 3 if isinstance(make(parameters()), torch.optim.RAdam) else 2
 
 
@@ -93,7 +93,7 @@ def test_steps_that_a_number_decides_are_one_graph(name: str, scheduler: str | N
         for k in range(12):
             for j, p in enumerate(ps):
                 p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(10 * k + j))
-            if k == 9:  # as at the second step again
+            if k == 9:  # like the second step again
                 for state in optimizer.state.values():
                     state["step"].fill_(1)
             step()
@@ -110,7 +110,7 @@ def test_steps_that_a_number_decides_are_one_graph(name: str, scheduler: str | N
 
 @pytest.mark.parametrize("cls", ["SGD", "Adadelta", "Rprop", "Muon", "Adam", "RAdam", "ASGD"])
 def test_rates_in_tensors(cls: str) -> None:
-    """A learning rate that is a tensor, and a scheduler that writes it."""
+    """A learning rate in a tensor, written by a scheduler."""
 
     def trained(compiled: bool) -> tuple[Any, ...]:
         ps = [nn.Parameter(torch.full(shape, 0.5)) for shape in [(4, 5), (3, 3)]]
@@ -141,7 +141,7 @@ def test_steps_of_loaded_states_and_of_many_parameters() -> None:
                 p.grad = torch.full((3,), float(i + k))
             if k == 8:
                 optimizer.load_state_dict(saved)
-            if k == 10:  # one goes its own way
+            if k == 10:  # one parameter diverges
                 optimizer.state[ps[7]]["step"].fill_(0)
             step()
             if k == 2:
@@ -150,7 +150,7 @@ def test_steps_of_loaded_states_and_of_many_parameters() -> None:
 
     theirs, (mine, compiles) = trained(False)[0], trained(True)
     torch.testing.assert_close(mine, theirs)
-    assert compiles == 4  # without state, all at first, all later, one of them at first
+    assert compiles == 4  # without state, all at the first step, all later, one at the first
 
 
 def test_the_arithmetic_is_one_graph() -> None:
@@ -178,7 +178,7 @@ def test_saved_parameters_are_noticed() -> None:
     "name", sorted({"Adam", "AdamW", "Adam of lists", "Adafactor", "Adafactor of lists"} & {*OPTIMIZERS})
 )
 def test_steps_without_end(name: str) -> None:
-    """Python's power of -inf and a half is inf, a square root of it NaN."""
+    """Python's power of -inf and 0.5 is inf, while the square root of -inf is NaN."""
 
     def steps(compiled: bool) -> list[torch.Tensor]:
         ps = parameters()
@@ -200,7 +200,7 @@ def test_steps_without_end(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_adafactor_of_small_dtypes(dtype: torch.dtype, backend: str) -> None:
-    """Kernels compute in single precision and round once, but for what is left behind whole vectors: there is nothing."""
+    """Kernels compute in single precision and round once, except in a remainder after whole vectors; here is no remainder."""
 
     def step(params: Any, optimizer: Any, x: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""`__torch_function__`: tensor subclasses, other classes that have it, function modes; compared with eager call by call."""
+"""`__torch_function__`: tensor subclasses, other classes that define it, and function modes, compared with eager call by call."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 X = torch.randn(3, 4)
 BACKENDS = ("eager", "aot_eager", "native")
 
 
 class Loud(torch.Tensor):
-    """A product is larger by 100."""
+    """A subclass whose products are larger by 100."""
 
     @classmethod
     def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -36,7 +37,7 @@ class Louder(Loud):
 
 
 class Scaled(torch.Tensor):
-    """Has an attribute, which results take over."""
+    """A subclass with an attribute that results inherit."""
 
     scale: float
 
@@ -54,7 +55,7 @@ class Scaled(torch.Tensor):
 
 
 class Noted(torch.Tensor):
-    """Made by the class's own call, which is an alias; its `__init__` sets an attribute."""
+    """A subclass created by the class call, which makes an alias; its `__init__` sets an attribute."""
 
     def __init__(self, data: torch.Tensor) -> None:
         super().__init__()
@@ -62,14 +63,14 @@ class Noted(torch.Tensor):
 
 
 class Shifted(torch.Tensor):
-    """Asks the constructor of tensors itself, of something computed."""
+    """A subclass that calls the tensor constructor itself, with a computed tensor."""
 
     def __new__(cls, data: torch.Tensor, by: float = 1.0) -> Shifted:
         return super().__new__(cls, data + by)  # type: ignore[no-any-return]
 
 
 class Tagged(torch.Tensor):
-    """Overrides nothing of calls, but methods."""
+    """A subclass that overrides methods but not `__torch_function__`."""
 
     name = "tagged"
 
@@ -101,7 +102,7 @@ class Weight(torch.nn.Parameter):
 
 
 class Box:
-    """No tensor."""
+    """A class that is not a tensor."""
 
     def __init__(self, t: torch.Tensor) -> None:
         self.t = t
@@ -118,7 +119,7 @@ class Twice(TorchFunctionMode):
 
 
 class Log(TorchFunctionMode):
-    """Lists functions, types, and how many arguments they have."""
+    """A mode that lists functions, types, and the number of arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,14 +130,10 @@ class Log(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def plain(value: Any) -> Any:
-    """A result as something that compares: tensors with class and attributes."""
-    if isinstance(value, torch.Tensor):
-        with torch._C.DisableTorchFunction():
-            return (type(value), vars(value), value.as_subclass(torch.Tensor).detach().tolist())
-    if isinstance(value, (tuple, list)):
-        return [plain(v) for v in value]
-    return ("box", plain(value.t)) if isinstance(value, Box) else value
+def assert_same_tensors(got: Any, wanted: Any) -> None:
+    """Compare tensors of subclasses without calls of their `__torch_function__`."""
+    with torch._C.DisableTorchFunction():
+        assert_same(got, wanted)
 
 
 # programs: (function, arguments) ------------------------------------------------------------------------------------------
@@ -313,21 +310,14 @@ WHOLE: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
 def test_captured_whole(fn: Any, make: Any, backend: str) -> None:
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
     for _ in range(2):
-        got, want = plain(compiled(*make())), plain(fn(*make()))
-        assert _close(got, want), (got, want)
+        assert_same_tensors(compiled(*make()), fn(*make()))
     assert pycompiler.counters(compiled)["compiles"] == 1
-
-
-def _close(a: Any, b: Any) -> bool:
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(_close, a, b))
-    return bool(abs(a - b) < 1e-4) if type(a) is type(b) is float else bool(a == b)
 
 
 def test_wrappers_of_a_descriptor_are_equal_and_not_one() -> None:
     class Mode(TorchFunctionMode):
         def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is torch.Tensor.grad.__get__:  # each look at it makes one
+            if func is torch.Tensor.grad.__get__:  # each access creates a new one
                 return "one"
             return "equal" if func in {torch.Tensor.T.__get__} else func(*args, **(kwargs or {}))
 
@@ -340,7 +330,7 @@ def test_wrappers_of_a_descriptor_are_equal_and_not_one() -> None:
 
 
 def test_who_takes_part_is_looked_for_among_the_arguments_alone() -> None:
-    """`has_torch_function` looks at what it is given, not into sequences of it; operators look into them."""
+    """`has_torch_function` checks its arguments, not the elements of sequences; operators check the elements too."""
     unary, variadic = torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic
 
     def asked(a: Any, b: Any) -> Any:
@@ -360,14 +350,12 @@ def test_who_takes_part_is_looked_for_among_the_arguments_alone() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_transforms_under_a_mode_and_of_a_subclass(backend: str) -> None:
     compiled = pycompiler.compile(mode_and_transform, backend=backend)
-    assert _close(plain(compiled(X)), plain(mode_and_transform(X)))
+    assert_same_tensors(compiled(X), mode_and_transform(X))
 
     def mapped(t: Any) -> Any:
         return torch.vmap(lambda row: row * 2)(t)
 
-    assert _close(
-        plain(pycompiler.compile(mapped, backend=backend)(X.as_subclass(Loud))), plain(mapped(X.as_subclass(Loud)))
-    )
+    assert_same_tensors(pycompiler.compile(mapped, backend=backend)(X.as_subclass(Loud)), mapped(X.as_subclass(Loud)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -413,7 +401,7 @@ def test_writes_to_a_subclass_that_is_passed(backend: str) -> None:
     mine, theirs = (X.clone().as_subclass(Scaled) for _ in range(2))
     mine.scale = theirs.scale = 1
     got, want = pycompiler.compile(fn, backend=backend, fullgraph=True)(mine), fn(theirs)
-    assert _close(plain([got, mine]), plain([want, theirs]))
+    assert_same_tensors([got, mine], [want, theirs])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -445,7 +433,7 @@ def test_an_exception_under_a_mode_leaves_the_stack_as_it_was() -> None:
 def test_what_is_read_of_a_subclass_is_guarded() -> None:
     compiled = pycompiler.compile(lambda t: torch.sin(t) * t.scale, backend="eager", fullgraph=True)
     for scale in (2.0, 3.0, 2.0):
-        assert _close(plain(compiled(Scaled(X, scale))), plain(torch.sin(Scaled(X, scale)) * scale))
+        assert_same_tensors(compiled(Scaled(X, scale)), torch.sin(Scaled(X, scale)) * scale)
     plain_value = compiled(Scaled(X, 2.0))
     before, Scaled.__torch_function__ = (
         Scaled.__torch_function__,
@@ -460,7 +448,7 @@ def test_what_is_read_of_a_subclass_is_guarded() -> None:
     assert type(plain_value) is Scaled
 
 
-# modes around the call ----------------------------------------------------------------------------------------------------
+# modes around the call ------------------------------------------------------------------------------------------------------
 class Times(TorchFunctionMode):
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -586,7 +574,7 @@ assert Log.seen == ["sin", "sin"], Log.seen
 
 
 class Asked:
-    """No tensor: its class has `__torch_function__`, and methods of its own for some operators."""
+    """A class that is not a tensor, with `__torch_function__` and its own methods for some operators."""
 
     seen: list[str] = []
 
@@ -672,22 +660,24 @@ def asks_under_a_mode(a: Any, b: Any) -> Any:
 @pytest.mark.parametrize("fn", [asks, asks_behind_a_break, asks_under_a_mode])
 @pytest.mark.parametrize("cls", [Again, torch.Tensor])
 def test_a_call_that_torch_skips(fn: Any, cls: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is called by `redispatch_function` is told once that nobody answers: what was compiled had been told otherwise."""
+    """`redispatch_function` makes the next `has_torch_function` False, once: an entry compiled for True must not be used then."""
     args = (X.as_subclass(cls), X.as_subclass(cls))
 
     def told(run: Any) -> Any:
         redispatched.clear()
-        return plain(run(*args)), list(redispatched)
+        return run(*args), list(redispatched)
 
     want = told(fn)
     compiled = pycompiler.compile(fn)
-    assert [told(compiled), told(compiled)] == [want, want]
-    monkeypatch.setitem(globals(), fn.__name__, compiled)  # what it hands on is the compiled callable itself
-    assert [told(compiled), told(compiled)] == [want, want]
+    for _ in range(2):
+        assert_same_tensors(told(compiled), want)
+    monkeypatch.setitem(globals(), fn.__name__, compiled)  # the function passes on the compiled callable
+    for _ in range(2):
+        assert_same_tensors(told(compiled), want)
 
 
 class Sized(torch.Tensor):
-    """Asks `__torch_function__`, torch's own."""
+    """A subclass with torch's own `__torch_function__`."""
 
     def doubled(self) -> torch.Tensor:
         return self * 2
@@ -762,7 +752,7 @@ def test_existing_ones_that_lie_otherwise_by_then(name: str, cls: Any, backend: 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_beside_a_wrapper_raises(backend: str) -> None:
-    """What the operator gives is the wrapper's class already, whoever reads it."""
+    """The result of the operator already has the tensor subclass, whether it is used or not."""
     wrapper: Any = TwoTensor(X, X)
 
     def drops(x: Any, y: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Generators that the program hands to operators: drawn from in eager's order, when the graph runs, and left in eager's state."""
+"""Generators passed to operators: drawn in eager's order when the graph runs, with eager's final state."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 BACKENDS = ("eager", "aot_eager", "native")
 OWN = torch.Generator()
@@ -120,7 +121,7 @@ def generator(seed: int = 3) -> torch.Generator:
 
 
 def outcome(fn: Callable[..., Any], g: Any, calls: int = 3) -> list[Any]:
-    """What calls give and leave: results, the argument, the states of the generators."""
+    """Per call: the result, the argument, and the states of the generators."""
     found: list[Any] = []
     torch.manual_seed(1)
     OWN.manual_seed(2)
@@ -134,8 +135,8 @@ def outcome(fn: Callable[..., Any], g: Any, calls: int = 3) -> list[Any]:
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
 def test_eagers_numbers(fn: Callable[..., Any], backend: str, caplog: pytest.LogCaptureFixture) -> None:
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
-    torch.testing.assert_close(outcome(compiled, generator()), outcome(fn, generator()))
-    torch.testing.assert_close(outcome(compiled, generator(7)), outcome(fn, generator(7)))
+    assert_same(outcome(compiled, generator()), outcome(fn, generator()))
+    assert_same(outcome(compiled, generator(7)), outcome(fn, generator(7)))
     assert compiled.counters()["compiles"] == 1  # another generator is another input
     assert "runs eagerly" not in caplog.text
 
@@ -144,7 +145,7 @@ def test_eagers_numbers(fn: Callable[..., Any], backend: str, caplog: pytest.Log
 def test_the_default_generator_by_name_is_drawn_from_in_order(backend: str) -> None:
     compiled = pycompiler.compile(among_others, backend=backend, fullgraph=True)
     default = torch.default_generator
-    torch.testing.assert_close(outcome(compiled, default), outcome(among_others, default))
+    assert_same(outcome(compiled, default), outcome(among_others, default))
 
 
 def dropped(x: Any, g: Any) -> Any:
@@ -165,7 +166,7 @@ def test_a_backward_draws_nothing(backend: str, own: bool) -> None:
         after = g.get_state()
         (first,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
         (again,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        torch.rand(3, generator=g)  # whose numbers are the program's next
+        torch.rand(3, generator=g)  # the program's next numbers
         (second,) = torch.autograd.grad(again.sum(), x)
         return y, first, again, second, after, g.get_state(), torch.get_rng_state()
 
@@ -279,7 +280,7 @@ def after_an_error_of_data(x: Any, g: Any) -> Any:
 )  # fmt: skip
 def test_what_sees_a_generator_sees_what_was_drawn(fn: Callable[..., Any], backend: str) -> None:
     compiled = pycompiler.compile(fn, backend=backend)
-    torch.testing.assert_close(outcome(compiled, generator()), outcome(fn, generator()))
+    assert_same(outcome(compiled, generator()), outcome(fn, generator()))
 
 
 def device_of(x: Any, g: Any) -> Any:
@@ -288,16 +289,16 @@ def device_of(x: Any, g: Any) -> Any:
 
 def test_its_device_is_read() -> None:
     compiled = pycompiler.compile(device_of, backend="eager", fullgraph=True)
-    torch.testing.assert_close(outcome(compiled, generator()), outcome(device_of, generator()))
+    assert_same(outcome(compiled, generator()), outcome(device_of, generator()))
 
 
 @pytest.mark.parametrize("fn", [made, among_others, one_by_one, unused], ids=lambda f: f.__name__)
 def test_a_comparison_with_eager_draws_nothing_of_the_programs(fn: Callable[..., Any]) -> None:
     with pycompiler.config.patch(verify_correctness=True):
         compiled = pycompiler.compile(fn)
-        torch.testing.assert_close(outcome(compiled, generator()), outcome(fn, generator()))
+        assert_same(outcome(compiled, generator()), outcome(fn, generator()))
         default = torch.default_generator
-        torch.testing.assert_close(outcome(compiled, default), outcome(fn, default))
+        assert_same(outcome(compiled, default), outcome(fn, default))
 
 
 def returned(x: Any, g: Any) -> Any:
@@ -322,7 +323,7 @@ def test_a_file_has_such_graphs(fn: Callable[..., Any], tmp_path: Path) -> None:
     saved = pycompiler.save(compiled, tmp_path / "graph")
     assert not saved.left_out
     loaded = pycompiler.load(tmp_path / "graph", fn, trust=True)
-    torch.testing.assert_close(outcome(loaded, generator()), outcome(fn, generator()))
+    assert_same(outcome(loaded, generator()), outcome(fn, generator()))
     assert loaded.counters()["compiles"] == 0
 
 

@@ -1,4 +1,4 @@
-"""`x[i]` where `i` is a tensor: eager gives a view, of a number that it reads; a copy does in a graph that nobody else looks into."""
+"""`x[i]` with a tensor `i`: eager reads the number and returns a view; the graph may copy where the alias is not observable."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_shows_a_view_is_eagers(fn: Callable[..., Any]) -> None:
             x = torch.arange(12.0).reshape(3, 4)
             made = call(x, torch.tensor(k))
             first = made[0] if isinstance(made, tuple) else made
-            first.add_(10)  # shows what shares memory
+            first.add_(10)  # shows shared memory
             seen.append((made, x))
         torch.testing.assert_close(seen[1], seen[0])
 
@@ -122,7 +122,7 @@ def test_an_index_that_there_is_not(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
 def test_the_index_is_written_before_the_backward(backend: str) -> None:
-    """Eager keeps the number: `table[self.position]` of a position that each call moves, inside of the frame or outside."""
+    """Eager keeps the number: `table[self.position]`, where each call advances the position, inside the frame or outside."""
 
     def moves(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         y = x[i].sin() * x[i]

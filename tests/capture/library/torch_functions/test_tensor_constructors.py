@@ -1,4 +1,4 @@
-"""`torch.tensor` of numbers that are in tensors, and the classes of tensors as constructors."""
+"""`torch.tensor` of numbers in tensors, and tensor classes as constructors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import pycompiler
+from tests.harness.compare import assert_same, assert_same_calls
 
 DTYPES = (
     torch.bool,
@@ -23,11 +24,6 @@ DTYPES = (
 X = torch.arange(4.0)
 
 
-def _same(got: torch.Tensor, want: torch.Tensor) -> None:
-    assert got.dtype == want.dtype and got.device == want.device and got.stride() == want.stride()
-    assert torch.equal(got, want) and not got.requires_grad and type(got) is torch.Tensor
-
-
 @pytest.mark.parametrize("first", DTYPES)
 def test_the_dtype_is_that_of_all(first: torch.dtype) -> None:
     def program(a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -36,8 +32,7 @@ def test_the_dtype_is_that_of_all(first: torch.dtype) -> None:
     for second in DTYPES:
         a, b = torch.tensor(3).to(first), torch.tensor(2).to(second)
         compiled = pycompiler.compile(program, backend="eager")
-        for got, want in zip(compiled(a, b), program(a, b), strict=True):
-            _same(got, want)
+        assert_same(compiled(a, b), program(a, b), exact=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -54,7 +49,7 @@ def test_a_dtype_that_is_asked_for(dtype: torch.dtype) -> None:
                 error = type(e)
             compiled = pycompiler.compile(program, backend="eager")
             if error is None:
-                _same(compiled(a), want)
+                assert_same(compiled(a), want, exact=True)
             else:
                 with pytest.raises(error):
                     compiled(a)
@@ -67,8 +62,7 @@ def test_one_graph_and_new_memory() -> None:
         return made, torch.tensor([a], dtype=torch.float64)
 
     compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
-    for got, want in zip(compiled(X[1].clone(), X[2]), program(X[1].clone(), X[2]), strict=True):
-        _same(got, want)
+    assert_same_calls(compiled, program, lambda: (X[1].clone(), X[2]), exact=True)
 
 
 def test_what_eager_refuses() -> None:
@@ -98,7 +92,7 @@ def test_classes_of_tensors_are_called() -> None:
     for n in (4, 4, 5, 6):
         x = torch.arange(float(n))
         for got, want in zip(compiled(x), program(x), strict=True):
-            _same(got, want)
+            assert_same(got, want, exact=True)
 
 
 def test_the_default_dtype_is_asked() -> None:
@@ -106,14 +100,14 @@ def test_the_default_dtype_is_asked() -> None:
         return torch.Tensor([1, 2]) + x.sum()
 
     compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
-    _same(compiled(X), program(X))
+    assert_same(compiled(X), program(X), exact=True)
     torch.set_default_dtype(torch.float64)
     try:
-        _same(compiled(X), program(X))
+        assert_same(compiled(X), program(X), exact=True)
     finally:
         torch.set_default_dtype(torch.float32)
     with torch.device("meta"):
-        _same(compiled(X), program(X))
+        assert_same(compiled(X), program(X), exact=True)
 
 
 def test_other_calls_break() -> None:

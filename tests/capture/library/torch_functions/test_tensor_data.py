@@ -151,7 +151,7 @@ def test_gradients_of_a_leaf_whose_data_were_replaced() -> None:
 
 
 def test_data_that_replace_what_was_saved() -> None:
-    """Eager saves a leaf itself, so its backward sees them."""
+    """Eager saves the leaf itself, so its backward sees the new data."""
 
     def program(w: torch.Tensor, y: torch.Tensor) -> Any:
         before = (w * w).sum()
@@ -168,7 +168,7 @@ def test_data_that_replace_what_was_saved() -> None:
 @pytest.mark.parametrize("replace", (set_data, torch.Tensor.set_))
 @pytest.mark.parametrize("of_a_view", (False, True))
 def test_a_history_behind_data_that_were_replaced(of_a_view: bool, replace: Callable[..., Any], backend: str) -> None:
-    """The first write after it that autograd sees: generated code gives an existing tensor data without a history."""
+    """The first write that autograd sees afterwards: generated code gives an existing tensor data without a history."""
 
     def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> Any:
         replace(x, y * 2)
@@ -186,7 +186,7 @@ def test_a_history_behind_data_that_were_replaced(of_a_view: bool, replace: Call
 
 
 def test_set_beside_gradients() -> None:
-    """A leaf's raises, and what was saved of one that was set is another version."""
+    """`set_` on a leaf raises, and after `set_` a saved tensor has another version."""
 
     def of_a_leaf(w: torch.Tensor, y: torch.Tensor) -> Any:
         try:
@@ -240,7 +240,7 @@ def test_data_that_break_the_graph(value: Any) -> None:
 @pytest.mark.parametrize("backend", ("eager", "aot_eager", "native"))
 @pytest.mark.parametrize("take", (lambda x, y: setattr(x, "data", y), lambda x, y: x.set_(y)))
 def test_versions_count_what_is_written_behind(take: Callable[..., Any], backend: str) -> None:
-    """Writes of the other data counted for the tensor that these were taken from, and for the one that has them now not."""
+    """After `x` takes the data of `y`, a write to `x` counts for the version of `x`, not for the version of `y`."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
         x.add_(1)

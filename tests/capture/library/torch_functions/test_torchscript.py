@@ -1,4 +1,4 @@
-"""Functions of TorchScript are nodes of the graph."""
+"""TorchScript functions as nodes of the graph."""
 
 from __future__ import annotations
 

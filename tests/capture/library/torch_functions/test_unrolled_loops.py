@@ -1,5 +1,5 @@
-"""torch's loops over rows of a tensor (`map`, `scan`, `associative_scan`) and `wrap`, unrolled into one graph where rows
-are few (`tests/test_long_scans.py` has many)."""
+"""torch's loops over rows of a tensor (`map`, `scan`, `associative_scan`) and `wrap`:
+unrolled into one graph for few rows (`tests/autograd/test_scans.py` tests many rows)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch._higher_order_ops.wrap import wrap
 from torch.utils import _pytree as pytree
 
 import pycompiler
+from pycompiler.ir import higher_order
 
 W = torch.linspace(0.5, 1.5, 3)
 
@@ -68,7 +69,7 @@ def test_one_graph(program: Callable[..., Any]) -> None:
         sum(t.sum() for t in pytree.tree_leaves(out)).backward()
     if (
         program not in (scanned, scanned_tree, backwards) or torch.__version__ >= "2.15"
-    ):  # eager's of older torches are wrong
+    ):  # eager's gradient is wrong in older torch
         torch.testing.assert_close(given[1].grad, given[0].grad)
 
 
@@ -83,7 +84,7 @@ def test_what_does_not_carry_on_what_it_began_with_is_left_to_torch() -> None:
 
 @pytest.mark.skipif(torch.__version__ < "2.15", reason="on the CPU older torches have no such scan")
 def test_a_break_is_at_the_call_of_the_operator() -> None:
-    """Within it, captured code is on the way of what is compiled, which gives something else to who does not compile."""
+    """Inside the operator, torch behaves differently under a compile, so the graph breaks at the call itself."""
 
     def one_row(x: torch.Tensor) -> Any:
         return associative_scan(lambda a, b: {"u": a["u"] * b["u"]}, {"u": x[:1]}, 0)
@@ -92,6 +93,20 @@ def test_a_break_is_at_the_call_of_the_operator() -> None:
     expected, found = one_row(x), pycompiler.compile(one_row, backend="eager")(x)
     assert type(found) is type(expected) is dict
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("program", [mapped, scanned, backwards, associative])
+def test_results_that_reach_each_operand_are_not_joined(program: Callable[..., Any]) -> None:
+    """A node for zero gradients is needed only for a result that does not reach all operands that require grad."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(gm: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(gm)
+        return gm
+
+    x = torch.linspace(-1, 2, 12).view(4, 3).requires_grad_()
+    pycompiler.compile(program, backend=backend, fullgraph=True)(x)
+    assert [n for gm in graphs for n in gm.graph.nodes if n.target is higher_order.connected_copies] == []
 
 
 THREE = [(3, 2), (2,), (2,)]
@@ -108,7 +123,7 @@ UNREACHED: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("name", UNREACHED)
 def test_what_no_row_reads_has_a_gradient_of_zeros(name: str, backend: str) -> None:
-    """As from torch's operator, which is one node of autograd's."""
+    """The gradient is zeros, as from torch's operator, which is a single autograd node."""
     gradients = []
     for fn in (UNREACHED[name], pycompiler.compile(UNREACHED[name], backend=backend, fullgraph=True)):
         given = [torch.ones(shape, requires_grad=True) for shape in THREE]

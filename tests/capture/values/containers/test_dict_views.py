@@ -1,4 +1,4 @@
-"""keys() of an existing dict, passed to a compiled function: guarded, and not looked at when the dict may have changed."""
+"""`keys()` of an existing dict as an argument: guarded, and not read where the dict may have changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_keys_are_guarded() -> None:
         want, got = program(X, d.keys()), compiled(X, view := d.keys())
         assert torch.equal(got[0], want[0]) and got[1] is view
     del d["a"]
-    d["a"] = 1  # in another order, and equal
+    d["a"] = 1  # equal, in another order
     assert torch.equal(compiled(X, d.keys())[0], program(X, d.keys())[0])
     assert torch.equal(compiled(X, {}.keys())[0], program(X, {}.keys())[0])
 
@@ -73,7 +73,7 @@ def test_a_dict_is_the_one_that_an_object_keeps_its_attributes_in() -> None:
 
 
 def test_a_text_that_was_stored_goes_out_behind_another_write() -> None:
-    """The store became an entry between two writes that are replayed apart, since what the first drops may end."""
+    """Two writes are replayed apart, since a dropped value may have a finalizer. A store between them becomes a dict entry."""
 
     def program(table: dict[Any, Any], key: str) -> None:
         table[key] = 1

@@ -1,4 +1,4 @@
-"""Containers that outlive the call and grow in it: only what the program asks of them is guarded, and what it does is replayed."""
+"""Containers that outlive the call and grow in it: guards cover only the reads of the program, and the writes are replayed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from capture.outliving import Program, Same, compiles_over, told
+from capture.outliving import Program, Same, compiles_over
 
 import pycompiler
+from tests.harness.compare import Comparer, assert_same, assert_same_calls, compare_outcomes, observe
 
 LOGGED: list[Any] = []
 
 
 def repeated(fn: Program, container: Any, calls: int = 8, backend: str = "eager", **between: Any) -> Any:
-    """How often `fn(x, container, i)` compiles in so many calls, each of which leaves what eager leaves."""
+    """The number of compiles of `fn(x, container, i)` in so many calls; each call must leave eager's contents."""
     pair = [container, copy.deepcopy(container)]
 
     def given(i: int, kept: Any, call: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -222,7 +223,7 @@ def test_insertions_beside_an_end(fn: Program, make: Any, backend: str) -> None:
     assert repeated(inserts, [*range(9)], backend=backend) <= 2
 
 
-# texts as keys, and counting ----------------------------------------------------------------------------------------------
+# string keys, and counting -----------------------------------------------------------------------------------------------
 NAMES = ["a", "b", "a", "z", "q", "b", "step", "a"]
 
 
@@ -313,18 +314,15 @@ COUNTING = [
 
 
 def keyed(fn: Any, make: Callable[[], Any], keys: list[Any], backend: str) -> Any:
-    """Compiles over calls with these keys, each of which leaves what eager leaves."""
+    """The number of compiles over calls with these keys; each call must leave eager's contents."""
     compiled = pycompiler.compile(fn, backend=backend)
     ours, theirs = make(), make()
     for i, k in enumerate(keys):
-        results = []
-        for run, table in ((compiled, ours), (fn, theirs)):
-            try:
-                results.append(told(run(torch.arange(3.0) + i, table, k, keys[i - 2])))
-            except Exception as error:
-                results.append((type(error), str(error)))
-        assert repr(results[0]) == repr(results[1]), f"call {i}"
-        assert repr(told(ours)) == repr(told(theirs)), f"call {i}"
+        eager, mine = (
+            observe(run, (torch.arange(3.0) + i, table, k, keys[i - 2]))
+            for run, table in ((fn, theirs), (compiled, ours))
+        )
+        compare_outcomes(eager, mine, Comparer(exact=True))
     return pycompiler.counters(compiled)["compiles"]
 
 
@@ -341,7 +339,7 @@ def test_what_is_at_a_key_that_changes(fn: Any, table: str, keys: list[Any]) -> 
 @pytest.mark.parametrize("table", ["dict", "Counter", "defaultdict"])
 @pytest.mark.parametrize("fn", [stores_by_name, counts_by_name, counts_and_stores, counts_around_a_break])
 def test_a_key_that_changes_compiles_once(fn: Any, table: str, backend: str) -> None:
-    own = table == "Counter" and fn in (stores_by_name, counts_and_stores)  # which stores by a method of its own
+    own = table == "Counter" and fn in (stores_by_name, counts_and_stores)  # Counter stores by its own method
     parts = 2 if fn is counts_around_a_break else 1
     assert keyed(fn, TABLES[table], NAMES, backend) <= (8 if own else parts)
     if fn is not counts_and_stores:
@@ -431,8 +429,8 @@ def test_elements_are_known_from_the_end_that_the_program_counts_from() -> None:
     tensors = [torch.full((3,), float(j)) for j in range(12)]
     assert repeated(both_ends, [*tensors]) == 1
     assert repeated(from_behind, [*tensors]) == 1
-    assert repeated(near_the_ends, [*tensors]) == 2  # the end that it leaves is a number
-    assert repeated(from_behind, [*tensors[:4]], calls=6) == 3  # a shorter list raises what eager raises
+    assert repeated(near_the_ends, [*tensors]) == 2  # its final end position is a constant
+    assert repeated(from_behind, [*tensors[:4]], calls=6) == 3  # a shorter list raises eager's error
 
 
 def test_an_element_that_is_first_and_last_is_no_two() -> None:
@@ -459,16 +457,7 @@ def test_a_store_beyond_a_shorter_list_raises() -> None:
     for lengths in ((5, 3, 2, 8), (3, 4, 0)):
         compiled = pycompiler.compile(stores, backend="eager")
         for n in lengths:
-            ours, theirs = [0] * n, [0] * n
-            ends = []
-            for run, rows in ((compiled, ours), (stores, theirs)):
-                try:
-                    run(torch.ones(3), rows, 0)
-                    ends.append("")
-                except IndexError as error:
-                    ends.append(str(error))
-            assert ends[0] == ends[1]
-            assert told(ours) == told(theirs)
+            assert_same_calls(compiled, stores, lambda n=n: (torch.ones(3), [0] * n, 0), calls=1, exact=True)
 
 
 def test_two_lists_that_may_be_one() -> None:
@@ -479,9 +468,7 @@ def test_two_lists_that_may_be_one() -> None:
 
     compiled = pycompiler.compile(two, backend="eager")
     for make in (lambda: ([], [0]), lambda: 2 * ([1, 2],), lambda: ([], []), lambda: 2 * ([],)):
-        ours, theirs = make(), make()
-        assert torch.equal(compiled(torch.ones(2), *ours), two(torch.ones(2), *theirs))
-        assert told(ours) == told(theirs)
+        assert_same_calls(compiled, two, lambda make=make: (torch.ones(2), *make()), calls=1, exact=True)
 
 
 def test_subclasses_with_methods_of_their_own() -> None:
@@ -500,7 +487,7 @@ def test_subclasses_with_methods_of_their_own() -> None:
         return x + rows[-1][0]
 
     assert repeated(appends, Plain()) == 1
-    assert repeated(last, Counted()) == 3  # the total is a symbol from the third on
+    assert repeated(last, Counted()) == 3  # the total is a symbol from the third call on
 
 
 def test_appends_before_and_after_a_break() -> None:
@@ -696,7 +683,7 @@ KINDS = [dict, collections.OrderedDict, lambda d: collections.defaultdict(int, d
 @pytest.mark.parametrize("fn", [stores, takes_out, counts, asks_for_truth, fills_anew, under_numbers])
 def test_a_dict_with_other_keys_in_each_call(fn: Program, kind: Any) -> None:
     compiles = repeated(fn, kind({"a": 1, "b": 2}), change=one_more)
-    if kind is not collections.Counter:  # whose `update` asks whether it is empty
+    if kind is not collections.Counter:  # Counter.update checks for emptiness
         assert compiles <= 3
     if fn in (asks_for_truth, fills_anew):
         assert compiles == 1
@@ -840,11 +827,8 @@ def test_a_key_that_is_moved_stays_the_one_that_was_stored() -> None:
     repeated(made_here, collections.OrderedDict(), calls=4)
     compiled = pycompiler.compile(moves, backend="eager")
     for stored in (1, 1.0, True, 1):
-        results = []
-        for run in (compiled, moves):
-            table: Any = collections.OrderedDict({"a": 0, stored: 1, 2: 2})
-            results.append((told(run(torch.ones(2), table, 2)), told(table)))
-        assert results[0] == results[1], stored
+        table = collections.OrderedDict({"a": 0, stored: 1, 2: 2})
+        assert_same_calls(compiled, moves, lambda t=table: (torch.ones(2), t.copy(), 2), calls=1, exact=True)
 
 
 def test_what_an_empty_dict_says() -> None:
@@ -860,7 +844,7 @@ def test_what_an_empty_dict_says() -> None:
         repeated(takes, kind({1: 2}), calls=3)
 
 
-# what modules keep ------------------------------------------------------------------------------------------------
+# state of modules -------------------------------------------------------------------------------------------------
 class Kept(torch.nn.Module):
     def __init__(self, place: int = 0) -> None:
         super().__init__()
@@ -882,12 +866,13 @@ def test_a_module_that_counts_and_caches() -> None:
     for i in range(8):
         x = torch.arange(3.0) + i
         assert torch.equal(compiled(x), theirs(x))
-    assert (ours.step, told(ours.losses), told(ours.cache)) == (8, told(theirs.losses), told(theirs.cache))
-    assert pycompiler.counters(compiled)["compiles"] <= 4  # sizes 0 and 1 are numbers
+    assert ours.step == 8
+    assert_same(ours, theirs, exact=True)
+    assert pycompiler.counters(compiled)["compiles"] <= 4  # sizes 0 and 1 are constants
 
 
 def test_modules_of_a_class_that_differ_have_numbers() -> None:
-    """What differs from module to module, and stays in each, is no symbol: layers know their place."""
+    """A number that differs between modules and stays fixed in each is a constant: layers know their index."""
     layers = [Kept(i + 2) for i in range(3)]
     seen: list[Any] = []
 
@@ -905,7 +890,7 @@ def test_modules_of_a_class_that_differ_have_numbers() -> None:
 
 
 def test_a_set_with_itself_keeps_its_table() -> None:
-    """The order of a set, and what it pops, hang on what was in its table before: it is changed by the same calls."""
+    """The order of a set and its popped element depend on the history of its table, so the replay repeats the same calls."""
 
     def program(bag: set[int]) -> None:
         bag.pop()
@@ -1013,7 +998,7 @@ def test_one_of_any_length() -> None:
     for n in (3, 4, 5, 6, 2, 7):
         items = [torch.ones(2) * i for i in range(n)]
         assert str(compiled(*items)) == str(last(*items))
-    assert compiled.counters()["compiles"] == 3  # the last two of two are the very tuple
+    assert compiled.counters()["compiles"] == 3  # a slice of the last two of two items is the tuple itself
     compiled = pycompiler.compile(whole, backend="eager")
     for t in ((), (1,), (1, 2), (2, 1), (3, 4, 5), ()):
         assert str(compiled(t, torch.ones(1))) == str(whole(t, torch.ones(1)))

@@ -1,4 +1,4 @@
-"""What ends an iterator: a StopIteration of whatever it calls, too, and only for the time being."""
+"""Ends of iterators: a StopIteration from any called function ends the iterator, and the next step may continue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fails(*args: Any) -> Any:
 
 
 class Ends:
-    """Its methods raise a StopIteration that says which it was."""
+    """An object whose methods raise a StopIteration with the method's name."""
 
     def __repr__(self) -> str:
         return "Ends()"
@@ -55,7 +55,7 @@ class Ends:
 
 
 class Places:
-    """A sequence by `__len__` and `__getitem__`, whose last place raises."""
+    """A sequence with `__len__` and `__getitem__`, whose last index raises."""
 
     def __init__(self, error: Exception, place: int = 2) -> None:
         self.error, self.place = error, place
@@ -71,7 +71,7 @@ class Places:
 
 
 class Again:
-    """An iterator that goes on behind its end."""
+    """An iterator that continues after its end."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -162,7 +162,7 @@ def _told(action: Callable[[], Any]) -> Any:
 
 
 def taken(x: torch.Tensor, make: Callable[[], Any]) -> tuple[Any, ...]:
-    """In a `try`, behind an operator: else the frame would run again as it is written."""
+    """Called in a `try` after an operator; otherwise the frame could run again as written."""
     y = x * 2
     it = make()
     found = [_told(lambda: list(it)), _told(lambda: next(it)), _told(lambda: next(it, "end")), _told(lambda: list(it))]
@@ -220,7 +220,7 @@ def grouped(x: torch.Tensor) -> tuple[Any, ...]:
         next(last),
         [k for k, _ in letters],
         list(last),
-    )  # a group ends when another is asked for
+    )  # a group ends when the next one is requested
 
 
 def bounds(x: torch.Tensor, at: int) -> tuple[Any, ...]:

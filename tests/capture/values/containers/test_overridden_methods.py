@@ -1,6 +1,6 @@
-"""Subclasses of containers whose methods are the program's: these run where eager's calls run them, and the compiler asks none.
+"""Subclasses of containers with overridden methods: the methods run where eager runs them, and the compiler calls none.
 
-Every method notes its call, so what guards, generated code and the capture itself ask would be seen.
+Every method logs its call, so a call from guards, generated code or capture would be noticed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOG: list[str] = []
 
 
 class Walked:
-    """What a subclass of any container may say of its elements."""
+    """A mixin that overrides the element protocol of any container."""
 
     def __iter__(self: Any) -> Any:
         LOG.append("iter")

@@ -1,4 +1,4 @@
-"""Sequences beside tensors: repeated as often as one of a single integer says, refused in the sequence's words."""
+"""Sequences beside tensors: a one-element integer tensor repeats a sequence; other tensors raise the sequence's error."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 import torch
 
 import pycompiler
+from tests.harness.compare import assert_same
 
 SEEN: list[Any] = []
 
 
 def repeated(x: Any, given: Any) -> Any:
-    SEEN.append(1)  # after which the frame cannot begin again
+    SEEN.append(1)  # the frame cannot start again after this
     try:
         return x + 1, given * x.int()[0], x.int()[0] * given
     except TypeError as e:
@@ -49,9 +50,10 @@ def in_place(x: Any, given: Any) -> Any:
 @pytest.mark.parametrize("program", [repeated, joined, times_many, in_place])
 @pytest.mark.parametrize("given", [[1, 2], (1, 2), "ab", torch.Size([2]), {"a": 1}, {1}], ids=repr)
 def test_as_eager(program: Any, given: Any) -> None:
-    def outcome(run: Any) -> str:
+    def outcome(run: Any) -> Any:
+        SEEN.clear()
         copied = given.copy() if isinstance(given, (list, dict, set)) else given
         out = [run(torch.full((2,), 2.0), copied) for _ in range(2)]
-        return str((out, copied, SEEN.clear()))
+        return out, copied
 
-    assert outcome(pycompiler.compile(program, backend="eager")) == outcome(program)
+    assert_same(outcome(pycompiler.compile(program, backend="eager")), outcome(program), exact=True)

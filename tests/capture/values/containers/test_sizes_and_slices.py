@@ -1,4 +1,4 @@
-"""A `torch.Size` is captured as a tuple is, a `slice` by its parts: their numbers are symbols once they changed."""
+"""`torch.Size` arguments are captured like tuples, `slice` arguments by their parts: a changed number becomes a symbol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pycompiler
-from tests.capture.test_symbolic import same
+from tests.harness.compare import assert_same
 
 X = torch.arange(40.0)
 OF_SIZES: dict[str, Callable[[torch.Size], Any]] = {
@@ -38,7 +38,7 @@ def test_a_size_that_is_an_argument(name: str, dynamic: bool | None) -> None:
     for n in (3, 4, 5, 6, 8):
         size = torch.Size((n, 4))
         got = compiled(size)
-        same(got, program(size))
+        assert_same(got, program(size))
         assert name != "the very object" or got[1] is size
     assert pycompiler.counters(compiled)["compiles"] == (1 if dynamic else 2)
 
@@ -61,13 +61,13 @@ def test_a_slice_that_is_an_argument(name: str) -> None:
         if isinstance(got, tuple):
             assert torch.equal(got[0], program(given)[0]) and got[1:] == program(given)[1:]
         else:
-            same(got, program(given))
+            assert_same(got, program(given))
     assert pycompiler.counters(compiled)["compiles"] == 2
 
 
 def test_slices_of_other_parts() -> None:
     compiled = pycompiler.compile(lambda s: X[s] * 2, backend="eager")
     for given in (slice(3), slice(None), slice(1, None, 2), slice(torch.tensor(2), 9), slice(-4, -1)):
-        same(compiled(given), X[given] * 2)
+        assert_same(compiled(given), X[given] * 2)
     with pytest.raises(TypeError, match="slice indices must be integers"):
         compiled(slice("a"))

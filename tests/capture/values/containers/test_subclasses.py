@@ -1,4 +1,4 @@
-"""Subclasses of dicts and namedtuples: what they override, what changes in place, what a copy is."""
+"""Subclasses of dicts and namedtuples: overridden methods, in-place changes, and copies."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_copy_of_a_dict_does_not_call_the_class() -> None:
 @pytest.mark.parametrize("base", [tuple, list, set, dict, int, float, str, collections.deque, property])
 @pytest.mark.parametrize("own", [None, "__init__", "__new__"])
 def test_keywords_of_a_constructor(base: type, own: str | None) -> None:
-    """Which classes take any: a subclass of tuple does where it has an `__init__` of its own."""
+    """Classes that accept any keyword: a tuple subclass does so where it has its own `__init__`."""
     made = {
         "__init__": lambda self, *args, **kwargs: None,
         "__new__": lambda cls, *args, **kwargs: base.__new__(cls, *args),

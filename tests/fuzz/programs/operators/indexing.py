@@ -60,7 +60,7 @@ def index(g: Scene) -> str:
 
 @operator(2.5)
 def scatter(g: Scene) -> str:
-    """scatter of distinct places; scatter_add and scatter_reduce of any."""
+    """scatter to distinct places; scatter_add and scatter_reduce to any."""
     v = g.real(1)
     t = g.of(v)
     if not t.numel():
@@ -152,7 +152,7 @@ def embedding(g: Scene) -> str:
     v = g.tensor(lambda t: t.is_floating_point() and t.dim() == 2 and t.shape[0] > 0)
     n, width = g.live[v].shape
     if g.device != "cpu" and not width:
-        raise Unfit  # eager's gradient is an illegal access to memory
+        raise Unfit  # eager's gradient accesses illegal memory
     i = g.index(n, (g.rng.randint(1, 4),))
     return g.some(f"F.embedding({i}, {v})", f"F.embedding({i}, {v})", f"F.embedding({i}, {v}, padding_idx=0)", f"F.one_hot({i}, {n}).to({v}.dtype) @ {v}",
                   f"F.embedding_bag({i}, {v}, torch.tensor([0], device=DEVICE))")  # fmt: skip
@@ -160,7 +160,7 @@ def embedding(g: Scene) -> str:
 
 @operator(1)
 def cut_piece(g: Scene) -> str:
-    """A pad undone, a roll of halves: reads with shifts."""
+    """An undone pad and a roll of halves: loads with shifts."""
     v = g.real(1)
     t = g.of(v)
     if t.shape[-1] < 2:

@@ -1,4 +1,4 @@
-"""Writes: on values, on views of them, on arguments; steps of optimizers."""
+"""In-place writes: to values, to views of them, to arguments; optimizer steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNARY = ("sin_", "tanh_", "relu_", "neg_", "abs_", "zero_", "sigmoid_", "floor_"
 
 
 def written(g: Scene, least: int = 0) -> str:
-    """A tensor that may be written: no leaf that needs a gradient, no expanded one."""
+    """A writable tensor: no leaf that requires a gradient, and no expanded one."""
 
     def fits(t: torch.Tensor) -> bool:
         own = not (t.is_leaf and t.requires_grad) and not (
@@ -98,7 +98,7 @@ def write_index(g: Scene) -> str:
 
 @operator(1)
 def step(g: Scene) -> str:
-    """A step as optimizers take it, on an argument and its averages."""
+    """An optimizer step on an argument and its running averages."""
     v = g.tensor(lambda t: t.is_floating_point() and 0 not in t.stride())
     t = g.live[v]
     w = g.fit(t.shape, t.dtype, exact=True)
@@ -115,7 +115,7 @@ def step(g: Scene) -> str:
 
 @operator(0.8)
 def row_step(g: Scene) -> str:
-    """An argument whose new value comes of folds: statistics of rows or columns."""
+    """An argument whose new value uses folds: statistics of rows or columns."""
     v = g.real(2)
     t = g.of(v)
     d = g.rng.randrange(t.dim())

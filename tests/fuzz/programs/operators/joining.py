@@ -8,7 +8,7 @@ from ..overlaps import touched
 
 @operator(4)
 def cat_pieces(g: Scene) -> str:
-    """A tensor cut in pieces (of one element, of none), put together again in some order, some of them computed."""
+    """A tensor cut into pieces (also of one element or none) and joined again in some order, some pieces computed."""
     v = g.real(1)
     t = g.of(v)
     d = g.rng.randrange(t.dim())

@@ -49,7 +49,7 @@ def convolution(g: Scene) -> str:
     w = g.fit((made, channels, *kernel), t.dtype, exact=True)
     extra = g.some("", ", padding=1", ", stride=2, padding=1", ", padding=1, dilation=2")
     if t.dtype in (torch.bfloat16, torch.float16):
-        extra = ""  # eager's gradient of a weight that meets padding only is what lay in memory (oneDNN)
+        extra = ""  # bug of eager (oneDNN): a weight that meets only padding gets uninitialised memory as gradient
     if g.rng.random() < 0.2:
         w = g.fit((channels, made, *kernel), t.dtype, exact=True)
         return f"F.conv_transpose{t.dim() - 2}d({v}, {w}{g.some('', ', stride=2')})"

@@ -13,9 +13,7 @@ def sort(g: Scene) -> str:
     n = t.shape[d]
     if not n:
         raise Unfit
-    k = g.rng.randint(
-        1, n
-    )  # (torch reads memory that nobody wrote for the median of a wide view along another dimension)
+    k = g.rng.randint(1, n)  # (torch reads uninitialised memory for the median of a wide view along another dimension)
     return g.some(f"torch.sort({v}, {d})[0]", f"torch.sort({v}, {d}, descending=True).values", f"{v}.argsort({d}, stable=True)",
                   f"torch.topk({v}, {k}, {d})[0]", f"torch.topk({v}, {k}, {d}).indices", f"torch.kthvalue({v}, {k}, {d})[0]",
                   f"torch.median({v}.contiguous(), {d})[0]", f"torch.msort({v})", f"{v}.quantile(0.5, {d})" if str(t.dtype) in ("torch.float64", "torch.float32") else f"{v}.median()")  # fmt: skip

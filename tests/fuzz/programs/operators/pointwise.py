@@ -48,7 +48,7 @@ def unary(g: Scene) -> str:
 
 @operator(2)
 def careful(g: Scene) -> str:
-    """Functions within their domain."""
+    """Functions applied within their domain."""
     v = g.real()
     return g.some(f"{v}.clamp(-3, 3).exp()", f"torch.log({v}.abs() + 0.5)", f"torch.sqrt({v}.abs() + 0.1)",
                   f"torch.rsqrt({v}.abs() + 0.1)", f"torch.reciprocal({v}.abs() + 0.5)", f"torch.log1p({v}.abs())",
@@ -87,7 +87,7 @@ def where(g: Scene) -> str:
 def compare(g: Scene) -> str:
     v = g.tensor(lambda t: not t.is_complex())
     w = g.fit(g.live[v].shape) if g.rng.random() < 0.6 else g.scalar()
-    # two computed numbers are not compared for being equal: how they round decides that
+    # two computed numbers are never compared for equality: rounding would decide the result
     return f"{v} {g.some('>', '<', '>=', '<=') if g.live[v].is_floating_point() else g.some('>', '<=', '==', '!=')} {w}"
 
 
@@ -136,7 +136,7 @@ def created(g: Scene) -> str:
 
 @operator(0.8)
 def constants(g: Scene) -> str:
-    """Tensors that are baked into the graph."""
+    """Tensors that become constants of the graph."""
     v = g.real(1)
     n = g.of(v).shape[-1]
     if not 1 < n < 50:

@@ -8,7 +8,7 @@ from ..generate import Scene, Unfit, operator
 
 
 def over(g: Scene, t: torch.Tensor) -> str:
-    """Dimensions as arguments, all or some, kept or not."""
+    """Dimensions as arguments: all or some, with or without `keepdim`."""
     if not t.dim() or g.rng.random() < 0.12:
         return ""
     dims = g.dims(t)
@@ -95,7 +95,8 @@ def normalize(g: Scene) -> str:
     if g.rng.random() < 0.6 and t.dim() > 1:
         c = t.shape[1]
         w = g.fit((c,), t.dtype, exact=True)
-        # Eager's batch_norm is wrong about gradients where a weight is strided, or an input only looks like channels last.
+        # Bug of eager: batch_norm's gradients are wrong for a strided weight, or an input that only resembles
+        # channels last.
         return g.some(
             f"F.batch_norm({v}.contiguous(), None, None, {w}.contiguous(), None, True)",
             f"F.group_norm({v}, 1, {w})",

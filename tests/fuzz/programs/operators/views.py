@@ -1,4 +1,4 @@
-"""Views: slices of every kind, permutations, expansions, reshapes, windows; and what makes them contiguous."""
+"""Views: slices of every kind, permutations, expansions, reshapes, windows; and operators that make them contiguous."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..generate import Scene, Unfit, numel, operator
 
 
 def piece(g: Scene, n: int, views: bool = True) -> str:
-    """An index of one dimension of n elements."""
+    """An index into one dimension of n elements."""
     r = g.rng
     kind = r.random()
     if kind < 0.25 or n == 0:

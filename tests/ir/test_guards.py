@@ -1,0 +1,108 @@
+"""`ir/guards.py` without a compile: equality of constants, the message of a failed guard, and torch's global state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pycompiler.ir import guards
+from pycompiler.ir.guard_entries import entries
+from pycompiler.ir.guards import GLOBAL_STATE_FIELDS, GUARD_KINDS, Guard, TensorSpec, foreign_state, global_state
+from pycompiler.ir.source import GLOBALS, Scope, local
+
+X = torch.ones(4, 8)
+
+
+class Mode(TorchFunctionMode):
+    """A torch function mode of the program."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [(1, 1, True), (1, True, False), (1, 1.0, False), (0.0, -0.0, False), (float("nan"), float("nan"), True),
+     ((1, "a"), (1, "a"), True), ((1,), (True,), False), (1j, complex(-0.0, 1), False), ({1}, {True}, False)],
+)  # fmt: skip
+def test_constants_are_the_same_by_type_and_value(one: Any, other: Any, same: bool) -> None:
+    assert guards.same_constant(one, other) is same
+
+
+@pytest.mark.parametrize(
+    ("found", "seen"),
+    [(X.to("meta"), "device meta, expected cpu"),
+     (X.double(), "dtype torch.float64, expected torch.float32"),
+     (X.t().contiguous().t(), "strides (1, 4), expected (8, 1)"),
+     (X[:2], "sizes (2, 8), expected (4, 8)"),
+     (X[0], "sizes (8,), expected (4, 8)"),
+     (torch.nn.Parameter(X, requires_grad=False), "type Parameter, expected Tensor"),
+     (1, "type int, expected Tensor")],
+)  # fmt: skip
+def test_a_tensor_differs_in_what_does_not_follow_from_another_aspect(found: Any, seen: str) -> None:
+    assert GUARD_KINDS["tensor"].seen(found, TensorSpec.of(X)) == seen
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(int, "L['x'] is int"), (torch.float64, "L['x'] is torch.float64"), (None, "L['x'] is None"),
+     (X, "L['x'] is the Tensor seen at compile time"), (len, "L['x'] is the builtin_function_or_method seen at compile time")],
+)  # fmt: skip
+def test_an_identity_is_shown_by_the_value_where_that_names_the_object(value: Any, shown: str) -> None:
+    assert str(Guard("id_is", local("x"), value)) == shown
+
+
+def test_a_constant_is_shown_up_to_200_letters() -> None:
+    seen = GUARD_KINDS["equals"].seen
+    assert seen("a" * 197, None) == repr("a" * 197)
+    assert seen("a" * 198, None) == "'" + "a" * 196 + "..."
+    assert seen([1], None) == "list"
+
+
+@pytest.mark.parametrize(
+    ("guard", "is_global"),
+    [(Guard("equals", local("x"), 1), False), (Guard("equals", GLOBALS.dict_item("X"), 1), True),
+     (Guard("global_state", GLOBALS.dict_item("X"), ()), False), (Guard("global_state", local("x"), ()), False)],
+)  # fmt: skip
+def test_guards_on_globals_are_told_apart(guard: Guard, is_global: bool) -> None:
+    [entry] = entries([guard], Scope({"x": 1}, {"X": 1}))
+    assert entry.is_global is is_global
+
+
+# global state of torch --------------------------------------------------------------------------------------------------
+def state(name: str) -> Any:
+    return global_state()[GLOBAL_STATE_FIELDS.index(name)]
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu", "cpu:0", "meta:0"])
+def test_the_default_device_is_that_of_new_tensors(device: str) -> None:
+    assert state("default device") == "cpu"
+    with torch.device(device):
+        assert state("default device") == str(torch.empty(0).device if ":" not in device else torch.device(device))
+        with torch.device("meta"):
+            assert state("default device") == "meta"
+
+
+@pytest.mark.parametrize(
+    ("modes", "told"),
+    [((), None), ((Mode,), None), ((lambda: torch.device("meta"),), None), ((lambda: torch.device("meta"), Mode), None),
+     ((Mode, lambda: torch.device("meta")), "a function mode of torch's")],
+)  # fmt: skip
+def test_modes_of_torch_inside_of_a_program_s_are_foreign(
+    modes: tuple[Callable[[], Any], ...], told: str | None
+) -> None:
+    with contextlib.ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode())
+        assert foreign_state() == told
+        assert guards._function_mode() is (told is not None)
+
+
+def test_nothing_is_asked_where_torch_skips_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "skips_next", lambda: True)
+    assert global_state() == ("a call that torch skips", *[None] * (len(GLOBAL_STATE_FIELDS) - 1))
