@@ -1,18 +1,17 @@
-"""Parts of pages that are made of the package: tables of graph breaks, knobs, logs, and the public names with their docstrings.
+"""Generated parts of the pages: tables of graph breaks, knobs, logs, faults and reports.
 
-mkdocs calls `on_page_markdown`, which puts them in place of `<!-- generated: NAME -->`.  `render(NAME)` is one of them.
+mkdocs calls `on_page_markdown`, which replaces each mark `<!-- generated: NAME -->` by `render(NAME)`, and `on_post_page`,
+which refuses a page that loads anything from another host.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pycompiler
 from pycompiler import config, logs
 from pycompiler.capture.breaks import BREAK_KINDS
 
@@ -27,7 +26,7 @@ def _table(*rows: tuple[str, ...]) -> str:
 
 def breaks() -> str:
     rows = ((f"[{kind}](#{kind})", what, hint) for kind, (what, hint) in BREAK_KINDS.items())
-    return _table(("id", "what it is", "way out"), *rows)
+    return _table(("id", "cause", "way out"), *rows)
 
 
 def _shown(value: object) -> str:
@@ -39,7 +38,7 @@ def knobs() -> str:
     rows = []
     for knob in config.KNOBS:
         names = ", ".join(f"`{name}`" for name in (knob.name, *knob.aliases))
-        unread = "" if knob.kept is None else " (nothing reads this yet: setting it says so)"
+        unread = "" if knob.kept is None else " (no effect: another value logs a warning)"
         variables = ", ".join(f"`{v}`" for v in knob.variables)
         rows.append((names, _shown(knob.default), knob.doc + unread, variables))
     return _table(("knob", "default", "meaning", "environment"), *rows)
@@ -59,20 +58,6 @@ def artefacts() -> str:
 def stages() -> str:
     rows = ((f"`{name}`", f"`{logger}`") for name, logger in logs.STAGES.items())
     return _table(("stage", "logger"), *rows)
-
-
-def _entry(name: str, value: Any) -> str:
-    try:
-        signature = re.sub(r" at 0x[0-9a-f]+", "", str(inspect.signature(value)))
-    except (TypeError, ValueError):
-        signature = ""
-    text = inspect.getdoc(value) or ""
-    return f"## pycompiler.{name}\n\n```python\n{name}{signature}\n```\n\n```text\n{text}\n```"
-
-
-def api() -> str:
-    names = [n for n in sorted(pycompiler.__all__) if callable(getattr(pycompiler, n))]
-    return "\n\n".join(_entry(name, getattr(pycompiler, name)) for name in names)
 
 
 def contributing() -> str:
@@ -111,7 +96,7 @@ def _verdicts() -> list[dict[str, Any]]:
 
 
 def _captured(ours: dict[str, Any]) -> str:
-    """How much of the program ours compiled."""
+    """How much of the program this compiler compiled."""
     if ours["graphs"] == 0:
         return "eager" if ours["breaks"] or not ours["compiles"] else "no operator"
     count = len(ours["breaks"])
@@ -133,7 +118,7 @@ def reports() -> str:
 
 
 def scores() -> str:
-    """By report: one of several programs is as bad as its worst."""
+    """Counts of reports by verdict.  A report with several programs counts as its worst program."""
     worst = ("wrong", "crash", "timeout", "error", "right")
     words: dict[str, dict[int, str]] = {"peer": {}, "ours": {}}
     for r in _verdicts():
@@ -150,7 +135,7 @@ def scores() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "breaks": breaks, "knobs": knobs, "artefacts": artefacts, "stages": stages, "api": api, "contributing": contributing,
+    "breaks": breaks, "knobs": knobs, "artefacts": artefacts, "stages": stages, "contributing": contributing,
     "faults": faults, "reports": reports, "scores": scores,
 }  # fmt: skip
 
@@ -161,3 +146,24 @@ def render(name: str) -> str:
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     return MARK.sub(lambda found: render(found[1]), markdown)
+
+
+LOADS = re.compile(
+    r"""<(?:script|img|source|iframe|video|audio|embed)\b[^>]*?\s(?:src|srcset)=["']?((?:https?:)?//[^"'\s>]+)"""
+    r"""|<link\b(?=[^>]*rel=["']?(?:stylesheet|preload|preconnect|icon|manifest))[^>]*?\shref=["']?((?:https?:)?//[^"'\s>]+)"""
+    r"""|(?:url\(|@import\s)\s*["']?((?:https?:)?//[^"')\s]+)"""
+)
+
+
+def foreign(page: str) -> list[str]:
+    """Addresses of other hosts that a page loads when it is opened; links that a reader follows do not count."""
+    return [next(filter(None, found.groups())) for found in LOADS.finditer(page)]
+
+
+def on_post_page(output: str, page: Any, **_: object) -> str:
+    loads = foreign(output)
+    if loads:
+        from mkdocs.exceptions import PluginError  # imported only in a build: tests have no mkdocs
+
+        raise PluginError(f"{page.file.src_uri} loads {', '.join(loads)}: pages load nothing from other hosts")
+    return output

@@ -27,14 +27,14 @@ from rich.table import Table
 from models import NAMES, Case, build
 from models.gpt import generate
 
-WARMUP = 5  # steps that are left out of the step time: compiles, allocator, caches
+WARMUP = 5  # steps excluded from the step time: compiles, allocator, caches
 PROMPT = b"def "
 Wrap = Callable[[torch.nn.Module], Callable[..., Any]]
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to run a model.  `explain` gives (graphs, breaks); `empty` compiles with a backend that does no work."""
+    """One way to run a model. `explain` gives (graphs, breaks); `empty` compiles with a backend that does no work."""
 
     name: str
     compile: Wrap
@@ -45,7 +45,7 @@ class Implementation:
 
 @dataclass
 class Result:
-    """What one implementation did; seconds unless said."""
+    """The measurements of one implementation; in seconds unless stated otherwise."""
 
     name: str
     graphs: int | None = None
@@ -63,7 +63,7 @@ class Result:
 
 
 def no_work(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-    """A backend whose graph returns at once, with outputs computed beforehand: what is left of a call is dispatch."""
+    """A backend whose graph returns precomputed outputs at once: dispatch is all that a call costs."""
     outputs = tuple(o.detach() if isinstance(o, torch.Tensor) else o for o in gm(*inputs))
     return lambda *_: outputs
 
@@ -112,7 +112,7 @@ IMPLEMENTATIONS: dict[str, Callable[[], Implementation]] = {
 
 
 class Show:
-    """Progress on a terminal; a line now and then elsewhere."""
+    """Progress output: a bar on a terminal, an occasional line elsewhere."""
 
     def __init__(self, console: Console, impl: str, steps: int) -> None:
         self.console, self.impl, self.steps = console, impl, steps
@@ -161,7 +161,7 @@ def train(impl: Implementation, args: argparse.Namespace, console: Console, resu
 
 
 def serve(impl: Implementation, model: torch.nn.Module, args: argparse.Namespace, result: Result) -> None:
-    """Generates text with the trained GPT, or calls another model on a batch; fills seconds an item and the text."""
+    """Generates text with the trained GPT, or calls another model on a batch; fills seconds per item and the text."""
     model.eval()
     compiled = impl.compile(model)
     if args.model == "gpt":
@@ -272,7 +272,7 @@ def main(argv: list[str]) -> int:
     args = parse(argv)
     console = Console()
     with tempfile.TemporaryDirectory(prefix="pycompiler-demo-") as fresh:
-        if not args.warm_cache:  # every first call is a cold one
+        if not args.warm_cache:  # every first call is cold
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(fresh, "inductor")
             os.environ["PYCOMPILER_CACHE_DIR"] = os.path.join(fresh, "pycompiler")
         results = [measure(name, args, console) for name in args.impl]

@@ -1,10 +1,10 @@
 """The six models of examples, tests and benches, built small, with random weights and fixed seeds.
 
-In: a name of `NAMES`.  Out: `Case(model, args, kwargs, loss)`: `loss(model(*args, **kwargs))` is a scalar tensor.
+In: a name of `NAMES`. Out: `Case(model, args, kwargs, loss)`: `loss(model(*args, **kwargs))` is a scalar tensor.
 Example: `case = build("bert"); case.loss(case.model(*case.args, **case.kwargs)).backward()`.
 
-`gpt` is our own; `bert`, `gpt2`, `llama`, `vit` come from transformers and `resnet18` from torchvision
-(`pip install pycompiler[models]`).
+`gpt` is defined here; `bert`, `gpt2`, `llama`, `vit` come from transformers and `resnet18` from torchvision (`pip
+install pycompiler[models]`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from models import gpt as gpt_model
 
 @dataclass(frozen=True)
 class Case:
-    """A model with one batch of inputs.  `batches(seed)` gives further batches of the same shapes.
+    """A model with one batch of inputs. `batches(seed)` gives further batches of the same shapes.
 
-    `tokens`: what a batch counts as in throughput: bytes of text, or images.
+    `tokens`: the number of tokens in a batch for throughput: bytes of text, or images.
     """
 
     name: str
@@ -58,7 +58,7 @@ def _case(name: str, model: nn.Module, make: Any, loss: Callable[[Any], Tensor],
 
 
 def _text(make: Any, length: int, batch: int) -> Any:
-    """Batches from the standard library's bytes: `make(tokens, targets)` gives args and kwargs."""
+    """Batches from the bytes of the standard library: `make(tokens, targets)` gives args and kwargs."""
     text = gpt_model.standard_library(1_000_000)
     window = torch.arange(length + 1)
 
@@ -103,7 +103,7 @@ def _gpt2(training: bool, seed: int) -> Case:
     )  # fmt: skip
     draw = _text(lambda x, y: ((), {"input_ids": x, "labels": x}), 64, 4)
     model = GPT2LMHeadModel(config)
-    model.loss_type = "ForCausalLM"  # transformers cannot tell from the class name, and says so at each first call
+    model.loss_type = "ForCausalLM"  # transformers cannot infer it from the class name, and warns at each first call
     return _case("gpt2", model, draw, lambda out: out.loss, 4 * 64, seed)
 
 
@@ -126,7 +126,7 @@ def _vit(training: bool, seed: int) -> Case:
         intermediate_size=512, num_labels=10, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     config.problem_type = (
-        "single_label_classification"  # else the first call with labels sets it, a change that is guarded
+        "single_label_classification"  # otherwise the first call with labels sets it, a change that is guarded
     )
 
     def draw(generator: torch.Generator) -> Any:
@@ -169,9 +169,9 @@ NAMES = tuple(MAKERS)
 
 
 def build(name: str, *, training: bool = True, device: str = "cpu", seed: int = 0) -> Case:
-    """The case of `name`; in training mode its loss is the task's, else the model is in eval mode.
+    """The case of `name`; in training mode its loss is the task's, otherwise the model is in eval mode.
 
-    ValueError for an unknown name; ImportError where the optional package is missing.
+    ValueError for an unknown name; ImportError if the optional package is missing.
     """
     if name not in MAKERS:
         raise ValueError(f"unknown model {name!r}; known: {', '.join(NAMES)}")

@@ -1,6 +1,6 @@
-"""A small byte-level GPT in plain PyTorch, and its text: the Python standard library's own sources.
+"""A small byte-level GPT in plain PyTorch, and its data: the sources of the Python standard library.
 
-In: bytes `(batch, length)` int64.  Out: logits `(batch, length, 256)`, or the loss where targets are given.
+In: bytes `(batch, length)` int64. Out: logits `(batch, length, 256)`, or the loss if targets are given.
 Example: `GPT(Config())(torch.zeros(1, 8, dtype=torch.int64))`.
 """
 
