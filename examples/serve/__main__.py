@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"the folder of the build ({FOLDER})")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--threads", type=int, default=1, help="threads of a call (1); must be the number of the build")
+    parser.add_argument("--threads", type=int, default=1, help="threads of a call (1)")
     parser.add_argument("--queue", type=int, default=256, help="requests that may wait (256); more are refused")
     asked = parser.parse_args(arguments)
     if missing := BACKENDS[asked.backend].missing():

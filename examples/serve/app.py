@@ -48,7 +48,7 @@ COUNTERS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """threads: of one call; must be the number of the build.  queue: requests that may wait; more are refused."""
+    """threads: of one call.  queue: requests that may wait; more are refused."""
 
     model: str
     folder: Path
@@ -67,7 +67,7 @@ class Metrics:
         here = {"registry": self.registry}
         self.requests = prometheus.Counter("serve_requests", "answers by status", ["status"], **here)
         self.seconds = prometheus.Histogram(
-            "serve_request_seconds", "from the request's body to its answer", **here,
+            "serve_request_seconds", "from a request to its answer", **here,
             buckets=[base * 10.0**power for power in range(-4, 1) for base in (1, 2, 5)],
         )  # fmt: skip
         self.batches = prometheus.Histogram(
@@ -186,7 +186,7 @@ class Worker:
         """End the thread after the inputs that wait."""
         if self.thread.is_alive():
             self.queue.put(None)
-            self.thread.join()
+            self.thread.join(60)
 
 
 # the application ----------------------------------------------------------------------------------------------------

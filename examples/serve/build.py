@@ -53,11 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"a folder for each model goes there ({FOLDER})")
     parser.add_argument("--lengths", type=int, nargs="+", help="buckets of lengths of texts, in tokens")
     parser.add_argument("--batches", type=int, nargs="+", help="buckets of batch sizes")
-    parser.add_argument(
-        "--threads", type=int, default=1, help="threads of a call (1); the server needs the same number"
-    )
     asked = parser.parse_args(arguments)
-    torch.set_num_threads(asked.threads)
     for name in names(asked.model, SPECS, parser):
         spec = SPECS[name]
         if asked.lengths and spec.lengths != (0,):

@@ -4,7 +4,8 @@
     python -m examples.serve.load --model text --url http://127.0.0.1:8000
 
 Without `--url` a server is started for each backend, one after the other, on the same model and the same requests.
-A backend that is not installed is skipped with a line.  Columns:
+A backend that is not installed is skipped with a line.  Each server imports torch and pycompiler, whatever it runs: both are
+in the start and the memory of all rows.  Columns:
 
 | column | meaning |
 | --- | --- |

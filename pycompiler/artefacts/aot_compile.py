@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pycompiler import wrapping
+from pycompiler import _native, wrapping
 from pycompiler._native import CompiledFunction
 from pycompiler.artefacts import file
 from pycompiler.artefacts.load import with_entries
@@ -42,21 +42,27 @@ def aot_compile(made: CompiledFunction, example_inputs: Any) -> CompiledFunction
         raise ArgumentError(
             f"aot_compile() of {made.name}, which uses {', '.join(free)} of the function around it: pass them as arguments"
         )
-    values = _locals(made, example_inputs)
+    args, kwargs = _arguments(made, example_inputs)
+    values = _locals(made, args, kwargs)
     family: Family = made._pycompiler_family.copy()
     family.background = False
     compiled: CompiledFunction = wrapping.compiled(function, family, made.name)
-    entry = FrameCompiler(family)(compiled, values, [])
+    _native.pause_hook()  # as the engine does around a compile
+    try:
+        entry = FrameCompiler(family)(compiled, values, [])
+    finally:
+        _native.resume_hook()
     if entry is None or entry not in family.made:
         raise ArtefactError(f"{made.name} has no entry for these inputs: the log has the reason")
     compiled.install(entry)
+    if misses := compiled.explain_miss(*args, **kwargs):
+        raise ArtefactError(f"the entry of {made.name} does not fit its own example: {misses[0][2]}")
     family.set_policy("error")
     return compiled
 
 
-def _locals(made: CompiledFunction, example_inputs: Any) -> dict[str, Any]:
-    """The locals of the function's frame when it begins."""
-    function: types.FunctionType = made.fn
+def _arguments(made: CompiledFunction, example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the call, with the instance of a bound method."""
     try:
         args, kwargs = example_inputs
         if not isinstance(args, (tuple, list)) or not isinstance(kwargs, Mapping):
@@ -65,8 +71,14 @@ def _locals(made: CompiledFunction, example_inputs: Any) -> dict[str, Any]:
         raise ArgumentError(
             f"aot_compile() takes (args, kwargs), a tuple and a dict, got {describe(example_inputs)}"
         ) from None
-    if wrapping.INSTANCE in made.__dict__:
-        args = (made.__dict__[wrapping.INSTANCE], *args)
+    bound = vars(made)
+    instance = (bound[wrapping.INSTANCE],) if wrapping.INSTANCE in bound else ()
+    return (*instance, *args), dict(kwargs)
+
+
+def _locals(made: CompiledFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The locals of the function's frame when it begins, in the order of its code."""
+    function: types.FunctionType = made.fn
     try:
         bound = inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
     except TypeError as e:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -97,8 +98,6 @@ def test_ready_only_after_the_load(text: Running, monkeypatch: pytest.MonkeyPatc
         """A backend whose load waits."""
 
         def __init__(self) -> None:
-            import threading
-
             self.go = threading.Event()
 
         def __call__(self, spec: Spec, folder: Path) -> backends.Runner:
@@ -318,6 +317,46 @@ def test_backends_that_are_not_installed_are_skipped(
     assert f"text, onnxruntime: {skipped}\n" in capsys.readouterr().out
     assert load.main(["--backend", "onnxruntime", "--folder", str(tmp_path)]) == 1
     assert f"onnxruntime: {skipped}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["eager", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("spec", [TEXT, IMAGE], ids=["text", "image"])
+def test_backends_agree(spec: Spec, name: str, tmp_path: Path) -> None:
+    if missing := backends.BACKENDS[name].missing():
+        pytest.skip(missing)
+    build(spec, tmp_path, [name])
+    run, model = backends.BACKENDS[name].load(spec, tmp_path).call, spec.model()
+    for bucket in spec.buckets:
+        torch.testing.assert_close(run(*spec.example(bucket)), model(*spec.example(bucket)), rtol=1e-4, atol=1e-6)
+
+
+def test_load_of_a_running_server(
+    text: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uvicorn = pytest.importorskip("uvicorn")
+    monkeypatch.setitem(SPECS, "text", TEXT)
+    app = create_app(Settings("text", text.folder), TEXT)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not (server.started and app.state.worker.state == "ready"):
+            assert thread.is_alive() and not app.state.worker.failed
+            time.sleep(0.002)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        options = ["--clients", "2", "--seconds", "0.2", "--json", str(tmp_path / "rows")]
+        assert load.main(["--url", f"http://127.0.0.1:{port}", *options]) == 0
+        assert load.counters("127.0.0.1", port)["compiles"] == 0
+    finally:
+        server.should_exit = True
+        thread.join()
+    [row] = json.loads((tmp_path / "rows").read_text())
+    assert row["requests"] > 0 and row["p50"] <= row["p99"] <= row["p999"]
+    assert (row["errors"], row["eager"], row["compiles"]) == (0, 0, 0) and 0 < row["hits"] <= row["requests"]
+    assert capsys.readouterr().out.startswith("| backend | requests/s | p50 |")
+    with pytest.raises(SystemExit):
+        load.main(["--url", f"http://127.0.0.1:{port}"])
+    assert "expected 200: start the server, or wait" in capsys.readouterr().err
 
 
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
