@@ -227,7 +227,7 @@ def test_names_of_torchs_that_mean_nothing_here() -> None:
     assert logs.settings({"TORCH_LOGS": "compiled_autograd,guards"}) == "guards"  # torch's own
     program = "from pycompiler import logs"
     environment = {**os.environ, "TORCH_LOGS": "compiled_autograd,distributed,-cudagraphs"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=400)
     [line] = [line for line in done.stderr.splitlines() if "no log" in line]
     assert "no log 'compiled_autograd': backwards are compiled with their forwards" in line
 
