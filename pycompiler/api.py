@@ -127,7 +127,7 @@ def compile(
         ours=ours,
         dynamic=dynamic,
         backend_options={} if ours else {k: v for k, v in passed.items() if v},
-        knobs=known.knobs(settings) if ours else {},
+        knobs=known.knobs(mode, settings) if ours else {},
         background=config.background_compile if background is None else background,
         verify=float(verify),
     )

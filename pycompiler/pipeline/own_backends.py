@@ -82,7 +82,9 @@ def shared(
     gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any, whole: bool
 ) -> Callable[..., Sequence[Any]]:
     """`joint` of a graph, unless an equal graph is compiled already.  The `whole` graph of a frame may have equal
-    parts."""
+    parts.  Under CUDA graphs nothing is shared: a recording belongs to the parameters of one graph."""
+    if config.triton.cudagraphs:
+        return joint(gm, example_inputs, compiler, 3)
 
     def build(compiler: Any) -> Callable[..., Sequence[Any]]:
         made = in_parts(gm, example_inputs, compiler) if whole else None
