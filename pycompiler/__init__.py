@@ -15,6 +15,7 @@ from pycompiler._native import __version__
 from pycompiler.api import (
     compile,
     counters,
+    cudagraph_mark_step_begin,
     disable,
     explain_miss,
     graph_break,
@@ -66,6 +67,7 @@ engine.initialise()
 
 __all__ = [
     "__version__", "allow_in_graph", "assume_constant_result", "compile", "compile_times", "config", "counters",
+    "cudagraph_mark_step_begin",
     "disable", "disallow_in_graph", "error_on_graph_break", "exc", "explain", "explain_miss", "get_default_backend",
     "graph_break", "guard_profile", "is_compiling", "is_dynamo_compiling", "is_exporting",
     "keep_portable_guards_unsafe", "keep_tensor_guards_unsafe", "list_backends", "load", "lookup_backend", "mark_dynamic",

@@ -11,9 +11,8 @@ recorded, then replayed.  Rules for addresses:
 - An input that has moved is copied into memory of the recording at each replay.
 - An input that the plan writes is never copied.  If it moves, the plan is not recorded any more.
 
-Rules for outputs: they lie in the recording, and are not overwritten while the program refers to them.  While outputs of
-the only pool are in use, a second pool is recorded.  If a plan has few outputs, the second pool's are copied out, so
-that it is always free.
+Rules for outputs: they lie in the recording, and are not overwritten while the program refers to them.  If a call finds
+few of them in use, later calls get copies of these.  If many are in use, a second pool is recorded.
 
 Example: `_native.Plan(plan, CudaGraphs(plan, TorchRecorder(0), limit=8))`.
 """
@@ -26,7 +25,8 @@ import functools
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,7 +46,8 @@ log = artifact("cudagraphs")
 POOLS = 2  # of a plan and a stream: the second one serves while outputs of the first are in use
 CAPTURES = 8  # of one place
 VARIANTS = 4  # recordings that are kept of one place and pool
-FEW_OUTPUTS = 4  # so many are copied out of a second pool
+FEW_OUTPUTS = 4  # so many are copied
+STRAYS = 8  # calls in which an output of another recording lies elsewhere, before it is copied
 
 LAUNCHING = (Launch, Aten, CopyInto)
 Place = tuple[tuple[int, ...], int]  # the words of the plan's symbols, and the stream
@@ -67,9 +68,9 @@ class Recording:
     `graph`: the owner of the CUDA graph at the address `executable` (0: `replay` starts it).
     `key`: the words of the plan's symbols; `stream`: where it is replayed; `pool`: number of its memory pool.
     `inputs`: per input the address, the tensor into which it is copied, or None if no step reads it.
-    `outputs`: the outputs of the recorded run; `copies_out`: calls get copies of them.
+    `outputs`: the outputs of the recorded run; `copied`: those of which calls get copies.
     `counted`: inputs that a call writes, once for each write.
-    `storages`: ids of the storages of outputs that calls get.
+    `copyable`: outputs that share their storage with no other one; `storages`: ids of storages that calls get.
     """
 
     graph: Any
@@ -81,7 +82,8 @@ class Recording:
     inputs: tuple[int | torch.Tensor | None, ...]
     outputs: tuple[Any, ...]
     counted: tuple[int, ...] = ()
-    copies_out: bool = False
+    copied: frozenset[int] = frozenset()
+    copyable: frozenset[int] = frozenset()
     storages: frozenset[int] = frozenset()
 
     def is_at(self, addresses: Sequence[int | None]) -> bool:
@@ -104,7 +106,7 @@ class Recorder(Protocol):
 
     def record(
         self, run: Callable[..., Sequence[Any]], inputs: Sequence[Any], pool: Any, stream: int
-    ) -> tuple[Any, int, Callable[[], Any], tuple[Any, ...]]:
+    ) -> tuple[Any, int, Callable[[], Any], Sequence[Any]]:
         """(owner, address of the executable graph or 0, function that replays it, outputs of `run`)."""
 
 
@@ -126,7 +128,8 @@ class CudaGraphs:
         self.pools: list[tuple[int, Any]] = []  # stream and handle
         self.addresses: list[int | None] = []  # at the miss before
         self.moved = set[int]()
-        self.managed = set[int]()  # inputs that were outputs of recordings
+        self.managed: dict[int, int] = {}  # inputs that were outputs of recordings -> calls in which they were not
+        self.copied = frozenset[int]()  # outputs
         self.plain: _native.Plan | None = None
         self.lock = threading.Lock()
         self.said = set[str]()
@@ -135,8 +138,8 @@ class CudaGraphs:
     def device(self) -> int:
         return self.recorder.device
 
-    def miss(self, inputs: list[Any], key: Sequence[int], stream: int, busy: Sequence[int]) -> bool:
-        """Record the call, if it should be.  `busy`: pools with outputs in use.
+    def miss(self, inputs: list[Any], key: Sequence[int], stream: int, busy: Sequence[tuple[int, list[int]]]) -> bool:
+        """Record the call, if it should be.  `busy`: pools with outputs in use, and these outputs.
 
         Returns whether later calls may be recorded.  The call itself is replayed if a recording fits it now, else it
         launches kernels as usual.
@@ -144,7 +147,7 @@ class CudaGraphs:
         if not self.lock.acquire(blocking=False):
             return True  # another thread records
         try:
-            self._miss(inputs, (tuple(key), stream), busy)
+            self._miss(inputs, (tuple(key), stream), dict(busy))
         except Unrecordable as why:
             self.say(f"is not recorded any more: {why}")
             self.recordings = []
@@ -161,7 +164,7 @@ class CudaGraphs:
             self.said.add(what)
             log("graph %s %s", self.plan.name, what)
 
-    def _miss(self, inputs: list[Any], place: Place, busy: Sequence[int]) -> None:
+    def _miss(self, inputs: list[Any], place: Place, busy: Mapping[int, list[int]]) -> None:
         key, stream = place
         sizes = {key for key, _ in self.captures}
         if key not in sizes and len(sizes) >= self.limit:
@@ -176,14 +179,17 @@ class CudaGraphs:
             raise Unrecordable(f"input {min(moved)}, which it writes, has another address than before")
         if len(self.moved) * 2 > self.launches:
             raise NotNow(f"{len(self.moved)} inputs would be copied for {self.launches} launches")
-        if any(not _is_static(inputs[i]) for i in self.managed):
+        if strays := [i for i in self.managed if not _is_static(inputs[i])]:
+            self._stray(strays)
             raise NotNow("inputs are outputs of a graph that was not replayed")
         fitting = [r for r in self.recordings if (r.key, r.stream) == place and r.is_at(now)]
-        if any(r.copies_out for r in fitting) or captures >= CAPTURES:
+        if fitting and self._copies(busy):
+            raise NotNow(f"outputs {sorted(self.copied)} were in use, and are copied from now on")
+        if captures >= CAPTURES:
             raise NotNow("its inputs come with ever other addresses and strides")
         pool = self._pool(stream, {*busy, *(r.pool for r in fitting)})
         self.captures[place] += 1
-        self._record(inputs, now, place, pool, spare=bool(fitting))
+        self._record(inputs, now, place, pool)
 
     def _observe(self, inputs: Sequence[Any], now: list[int | None]) -> None:
         """Note the inputs that have moved since the call before."""
@@ -192,10 +198,28 @@ class CudaGraphs:
             if a == b or isinstance(inputs[i], torch.nn.Parameter):
                 continue
             if _is_static(inputs[i]):
-                self.managed.add(i)
+                self.managed.setdefault(i, 0)
                 self.moved.discard(i)
             elif i not in self.managed:
                 self.moved.add(i)
+
+    def _stray(self, inputs: Sequence[int]) -> None:
+        for i in inputs:
+            self.managed[i] += 1
+            if self.managed[i] > STRAYS:
+                del self.managed[i]
+                self.moved.add(i)
+
+    def _copies(self, busy: Mapping[int, list[int]]) -> bool:
+        """Whether few more outputs have to be copied from now on, since they are in use."""
+        new = {i for outputs in busy.values() for i in outputs} - self.copied
+        if not new or len(new | self.copied) > FEW_OUTPUTS or not all(new <= r.copyable for r in self.recordings):
+            return False
+        self.copied |= new
+        for recording in self.recordings:
+            recording.copied = self.copied
+            recording.storages -= {_storage(recording.outputs[i]) for i in new}
+        return True
 
     def _pool(self, stream: int, busy: set[int]) -> int:
         """A pool of the stream without outputs in use, created if there are few."""
@@ -207,7 +231,7 @@ class CudaGraphs:
         self.pools.append((stream, self.recorder.new_pool()))
         return len(self.pools) - 1
 
-    def _record(self, inputs: list[Any], now: Sequence[int | None], place: Place, pool: int, spare: bool) -> None:
+    def _record(self, inputs: list[Any], now: Sequence[int | None], place: Place, pool: int) -> None:
         kept: list[int | torch.Tensor | None] = [*now]
         with torch.inference_mode(False), torch.no_grad():
             for i in self.moved:
@@ -221,19 +245,17 @@ class CudaGraphs:
         except Exception as error:
             text = str(error).strip().partition("\n")[0]
             raise Unrecordable(f"recording raised {type(error).__name__}: {text}") from error
-        made = [o for o, slot in zip(outputs, self.plan.outputs, strict=True) if self._makes(slot)]
-        _check_outputs(made, [*inputs, *given, *self.plan.constants.values()])
-        copies_out = spare and len(made) <= FEW_OUTPUTS and all(torch._debug_has_internal_overlap(t) == 0 for t in made)
-        new = Recording(
-            graph, executable, replay, *place, pool, tuple(kept), tuple(outputs), self.written, copies_out
-        )
-        storages = () if copies_out else (_storage(t) for t in made)
-        new.storages = frozenset(storages)
+        made = {i: t for i, (t, slot) in enumerate(zip(outputs, self.plan.outputs, strict=True)) if self._makes(slot)}
+        _check_outputs([*made.values()], [*inputs, *given, *self.plan.constants.values()])
+        new = Recording(graph, executable, replay, *place, pool, tuple(kept), tuple(outputs), self.written)
+        new.copyable = _alone(made)
+        new.copied = self.copied & new.copyable
+        new.storages = frozenset(_storage(t) for i, t in made.items() if i not in new.copied)
         _LIVE.add(new)
         self._keep(new)
         copied = f", {len(self.moved)} copied" if self.moved else ""
         sizes = f", sizes {list(place[0])}" if place[0] else ""
-        out = ", outputs copied" if copies_out else ""
+        out = f", outputs {sorted(new.copied)} copied" if new.copied else ""
         self.say(f"is recorded: {self.launches} launches, {sum(self.read)} inputs{copied}{sizes}, pool {pool}{out}")
 
     def _makes(self, output: Any) -> bool:
@@ -282,6 +304,14 @@ def _check_outputs(made: Sequence[torch.Tensor], others: Sequence[Any]) -> None:
     storages = {_storage(t) for t in others if isinstance(t, torch.Tensor)}
     if any(_storage(t) in storages for t in made):
         raise Unrecordable("an output is a view of an input or of a constant")
+
+
+def _alone(made: Mapping[int, torch.Tensor]) -> frozenset[int]:
+    """The outputs whose copies behave like them: no other output, and no element of their own, is on the same memory."""
+    storages = Counter(map(_storage, made.values()))
+    return frozenset(
+        i for i, t in made.items() if storages[_storage(t)] == 1 and torch._debug_has_internal_overlap(t) == 0
+    )
 
 
 # -- reasons ----------------------------------------------------------------------------------------------------------
@@ -429,10 +459,14 @@ def _stream_for(device: int, stream: int) -> torch.cuda.Stream:
     streams, which may run at once, have different ones.
     """
     made = ctypes.c_void_p()
-    code = torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(made))
-    if int(code) != 0 or not made.value:
-        return torch.cuda.Stream(device)
-    return torch.cuda.ExternalStream(made.value, device)
+    with torch.cuda.device(device):
+        code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(made), _NON_BLOCKING)
+    if code != 0 or made.value is None:
+        raise RuntimeError(f"cuStreamCreate: error {code} of the GPU's driver")
+    return torch.cuda.ExternalStream(made.value, device)  # type: ignore[no-untyped-call]
+
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a capture must not wait for the default stream
 
 
 @functools.cache
@@ -464,6 +498,8 @@ def _captured(stream: torch.cuda.Stream, pool: Any, run: Callable[[], Sequence[A
     except BaseException:
         with contextlib.suppress(RuntimeError):  # if torch has not left the pool
             torch._C._cuda_endAllocateToPool(stream.device_index, pool)
+        with contextlib.suppress(RuntimeError):  # raises an error that a library has left over
+            torch.zeros(1, device=stream.device)
         raise
     finally:
         if collects:

@@ -19,7 +19,7 @@ import pycompiler
 from pycompiler import _native, config
 from pycompiler.ir.plan import Aten, CountVersions, Free, Plan, SlotRef, View
 from pycompiler.runtime import cuda_graphs
-from pycompiler.runtime.cuda_graphs import CAPTURES, POOLS, CudaGraphs, Recording, reason_of
+from pycompiler.runtime.cuda_graphs import CAPTURES, CudaGraphs, Recording, reason_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from launch_cases import ADD_ONE, N, add_one, notes, plan_of
@@ -140,14 +140,40 @@ def test_parameters_that_move_at_each_call_are_not_recorded_for_ever(driver: Any
 def test_an_output_in_use_is_never_overwritten(driver: Any) -> None:
     plan, graphs = with_graphs(driver, add_two())
     x, held = torch.randn(40), []
-    for k in range(12):
+    for _ in range(12):
         x.normal_()
-        held.append((plan(x)[0], x + 1 + 1, k))
-    assert all(torch.equal(got, want) for got, want, _ in held)
-    assert len({got.data_ptr() for got, _, _ in held}) == 12
-    # the second recording copies its few outputs, so that it serves each call
-    assert replays(driver)[-3:] == [True] * 3
-    assert [r.copies_out for r in graphs.recordings] == [False, True]
+        held.append((plan(x)[0], x + 1 + 1))
+    assert all(torch.equal(got, want) for got, want in held)
+    assert len({got.data_ptr() for got, _ in held}) == 12
+    # the second call's output is kept for ever, so the first recording never serves again
+    assert replays(driver) == [*PLAIN, *RECORDED, *PLAIN, *RECORDED, *[True] * 8]
+    assert [(r.pool, set(r.copied)) for r in graphs.recordings] == [(0, {0}), (1, {0})]
+
+
+def test_an_output_that_lives_until_the_next_call_is_copied(driver: Any) -> None:
+    plan, graphs = with_graphs(driver, add_two())
+    x, states, y = torch.randn(40), [], None
+    for _ in range(8):
+        x.normal_()
+        y = plan(x)[0]  # while the former one is still there
+        assert torch.equal(y, x + 1 + 1)
+        states.append(replays(driver))
+    assert states == [PLAIN, RECORDED, PLAIN, *[REPLAYED] * 5]
+    assert len(graphs.recordings) == 1
+    assert graphs.recordings[0].storages == frozenset()
+
+
+def test_outputs_on_one_storage_are_never_copied(driver: Any) -> None:
+    steps = [f32(1, N), add_one(0, 1), add_one(1, 1), View(2, 1, (2,), (1,), 3)]
+    plan, graphs = with_graphs(driver, plan_of(steps, [1, 2], 1, 3, ADD_ONE))
+    x, held = torch.randn(40), []
+    for _ in range(6):
+        x.normal_()
+        held.append((plan(x), x[3:5] + 1 + 1))
+        held[-1][0][0][3] = 7.0
+        held[-1][1][0] = 7.0
+    assert all(torch.equal(part, want) for (_, part), want in held)
+    assert [(r.pool, set(r.copied)) for r in graphs.recordings] == [(0, set()), (1, set())]
 
 
 @pytest.mark.parametrize("hold", [lambda y: y[3:5], lambda y: y.view(2, 20), lambda y: y.detach(), lambda y: y.numpy()])
@@ -158,7 +184,10 @@ def test_a_view_of_an_output_keeps_it(driver: Any, hold: Callable[[torch.Tensor]
         plan(x)
     view = hold(plan(x)[0])
     x += 5
-    plan(x), plan(x)
+    driver.fake_forget()
+    plan(x)
+    assert replays(driver) == PLAIN
+    plan(x)
     assert float(view.reshape(-1)[0]) == 2.0
     del view
     driver.fake_forget()
@@ -205,7 +234,7 @@ def test_recordings_of_one_pool_are_not_replayed_while_outputs_of_another_are_in
     driver.fake_forget()
     held = plan(a)
     assert replays(driver) == REPLAYED
-    plan(b)
+    plan(b), plan(b)
     assert [r.pool for r in graphs.recordings] == [0, 0, 1]
     del held
 
@@ -289,10 +318,12 @@ def test_outputs_of_a_recording_are_inputs_of_another_by_address(driver: Any) ->
         del y, z
     assert states == [PLAIN, RECORDED, *[REPLAYED] * 3]
     assert isinstance(graphs.recordings[0].inputs[0], int)
-    assert graphs.managed == {0}
-    other = torch.randn(40)  # the first graph did not run
-    assert torch.equal(second(other)[0], other + 1 + 1)
-    assert replays(driver) == PLAIN
+    assert graphs.managed == {0: 0}
+    states, others = [], [torch.randn(40) for _ in range(cuda_graphs.STRAYS + 4)]
+    for other in others:  # the first graph did not run
+        assert torch.equal(second(other)[0], other + 1 + 1)
+        states.append(replays(driver))
+    assert states == [PLAIN] * (cuda_graphs.STRAYS + 1) + [RECORDED, REPLAYED, REPLAYED]
 
 
 def test_a_list_of_inputs_is_emptied(driver: Any) -> None:
@@ -359,9 +390,7 @@ def test_a_failed_recording_leaves_launches(driver: Any, said: list[str]) -> Non
         assert torch.equal(plan(x)[0], x + 1 + 1)
         states.append(replays(driver))
     assert states == [PLAIN] * 4
-    assert said == [
-        "graph hand is not recorded any more: recording raised RuntimeError: operation not permitted"
-    ]
+    assert said == ["graph hand is not recorded any more: recording raised RuntimeError: operation not permitted"]
 
 
 def test_threads(driver: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,8 +19,9 @@ from pycompiler.runtime.rules import PlanError, check_plan
 from pycompiler.symbolic.expr import Expr
 
 sys.path.insert(0, str(Path(__file__).parent))
-from launch_cases import ADD_ONE, BLOCK, IMAGE, N, add_one, binary, notes, plan_of
+from launch_cases import ADD_ONE, N, add_one, binary, notes, plan_of
 from plan_cases import MODULE, f32
+
 
 def test_a_grid_and_numbers_made_of_sizes(driver: Any) -> None:
     plan = _native.Plan(plan_of([f32(1, N), add_one(0, 1)], [1], 1, 2, ADD_ONE))

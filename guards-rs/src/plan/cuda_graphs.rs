@@ -66,12 +66,12 @@ enum Recorded {
     Object(Owned),
 }
 
-/// A storage that outputs are on.  `ours`: references that the recording holds.
+/// A storage that outputs are on.  The recording itself holds a reference for each of these outputs.
 struct Watched {
     tensor: Tensor,
     storage: usize,
     address: usize,
-    ours: u64,
+    outputs: Vec<usize>,
 }
 
 /// A `runtime.cuda_graphs.Recording`, ready to replay.
@@ -87,7 +87,8 @@ struct Recording {
     watched: Vec<Watched>,
     /// Inputs whose versions a call counts, once for each write.
     counted: Box<[usize]>,
-    copies_out: bool,
+    /// Per output: whether calls get a copy.  The policy changes it when it finds an output in use.
+    copied: GilCell<Vec<bool>>,
     /// A replay has begun and has not created its outputs yet.  Meanwhile another thread may take the GIL.
     begun: Cell<bool>,
 }
@@ -129,6 +130,7 @@ impl Graphs {
                 Some(recording) => recording.clone(),
                 None => Rc::new(Recording::build(&object, plan, self.device)?),
             };
+            recording.read_copied(&object)?;
             pools = pools.max(recording.pool + 1);
             all.push(recording);
         }
@@ -148,8 +150,10 @@ impl State {
         self.last.get(pool).and_then(Option::as_ref).is_none_or(|last| last.is_free())
     }
 
-    fn busy(&self) -> Vec<usize> {
-        (0..self.last.len()).filter(|pool| !self.is_free(*pool)).collect()
+    /// The pools with outputs in use, and these outputs.
+    fn busy(&self) -> Vec<(usize, Vec<usize>)> {
+        let last = self.last.iter().enumerate().filter_map(|(pool, last)| Some((pool, last.as_ref()?)));
+        last.filter(|(_, last)| !last.is_free()).map(|(pool, last)| (pool, last.in_use())).collect()
     }
 }
 
@@ -162,7 +166,6 @@ impl Recording {
             object.getattr("inputs")?.try_iter()?.map(|v| Input::build(&v?)).collect::<PyResult<Box<[_]>>>()?;
         let mut outputs = Vec::new();
         let mut watched: Vec<Watched> = Vec::new();
-        let copies_out = object.getattr("copies_out")?.extract::<bool>()?;
         for value in object.getattr("outputs")?.try_iter()? {
             let value = value?;
             let made = plan.outputs.get(outputs.len()).is_some_and(|output| matches!(output, Output::Slot { .. }));
@@ -172,16 +175,14 @@ impl Recording {
             }
             let tensor = owned(Object::from_bound(&value).tensor(py)?)?;
             let handle = tensor.handle();
-            if !copies_out {
-                match watched.iter_mut().find(|w| w.storage == handle.storage()) {
-                    Some(known) => known.ours += 1,
-                    None => watched.push(Watched {
-                        tensor: handle.to_owned()?,
-                        storage: handle.storage(),
-                        address: handle.data_ptr()?,
-                        ours: 1,
-                    }),
-                }
+            match watched.iter_mut().find(|w| w.storage == handle.storage()) {
+                Some(known) => known.outputs.push(outputs.len()),
+                None => watched.push(Watched {
+                    tensor: handle.to_owned()?,
+                    storage: handle.storage(),
+                    address: handle.data_ptr()?,
+                    outputs: vec![outputs.len()],
+                }),
             }
             outputs.push(Recorded::Tensor { sizes: handle.sizes(), strides: handle.strides()?, tensor });
         }
@@ -202,7 +203,7 @@ impl Recording {
             outputs: outputs.into(),
             watched,
             counted: counted.into(),
-            copies_out,
+            copied: GilCell::default(),
             begun: Cell::new(false),
         })
     }
@@ -213,13 +214,21 @@ impl Recording {
             && self.inputs.iter().zip(slots).all(|(input, slot)| input.fits(slot).unwrap_or(false))
     }
 
+    fn read_copied(&self, object: &Bound<'_, PyAny>) -> PyResult<()> {
+        let chosen = object.getattr("copied")?;
+        let copied = (0..self.outputs.len()).map(|output| chosen.contains(output)).collect::<PyResult<Vec<bool>>>()?;
+        drop(self.copied.replace(copied));
+        Ok(())
+    }
+
+    /// The outputs whose storages are referred to from outside.
+    fn in_use(&self) -> Vec<usize> {
+        self.watched.iter().filter(|w| !w.is_free()).flat_map(|w| w.outputs.iter().copied()).collect()
+    }
+
     /// Whether no one but the recording refers to the storages of its outputs, and whether they have their memory.
     fn is_free(&self) -> bool {
-        !self.begun.get()
-            && self.watched.iter().all(|w| {
-                let handle = w.tensor.handle();
-                handle.storage_holders() == Some(w.ours) && handle.data_ptr().is_ok_and(|address| address == w.address)
-            })
+        !self.begun.get() && self.watched.iter().all(Watched::is_free)
     }
 
     fn launch(&self, stream: usize) -> PyResult<()> {
@@ -230,6 +239,14 @@ impl Recording {
                 Ok(())
             }
         }
+    }
+}
+
+impl Watched {
+    fn is_free(&self) -> bool {
+        let handle = self.tensor.handle();
+        handle.storage_holders() == Some(self.outputs.len() as u64)
+            && handle.data_ptr().is_ok_and(|address| address == self.address)
     }
 }
 
@@ -357,12 +374,13 @@ impl Recording {
             }
         }
         self.launch(self.stream)?;
-        let tensor = |recorded: &Recorded| match recorded {
+        let tensor = |(recorded, copied): (&Recorded, &bool)| match recorded {
             Recorded::Object(_) => None,
-            Recorded::Tensor { tensor, .. } if self.copies_out => Some(tensor.handle().copied()),
+            Recorded::Tensor { tensor, .. } if *copied => Some(tensor.handle().copied()),
             Recorded::Tensor { tensor, sizes, strides } => Some(tensor.handle().reinterpret(sizes, strides, 0)),
         };
-        Ok(self.outputs.iter().filter_map(tensor).collect::<Outcome<_>>()?)
+        let made = |copied: &Vec<bool>| self.outputs.iter().zip(copied).filter_map(tensor).collect::<Outcome<_>>();
+        Ok(self.copied.read(made)?)
     }
 }
 
