@@ -326,7 +326,8 @@ def of_plan(gm: fx.GraphModule, plan: Plan) -> CudaGraphs | None:
         log("graph %s is not recorded: %s", plan.name, why)
         return None
     limit = config.triton.cudagraph_dynamic_shape_rerecord_limit
-    return CudaGraphs(plan, TorchRecorder(devices.pop().index or 0), limit, frozenset(_seeds(gm)))
+    recorder = TorchRecorder(devices.pop().index or 0, is_doubtful(plan))
+    return CudaGraphs(plan, recorder, limit, frozenset(_seeds(gm)))
 
 
 def _unfit(plan: Plan) -> str | None:
@@ -431,11 +432,33 @@ def _seeds(gm: fx.GraphModule) -> Iterator[int]:
 # -- recording --------------------------------------------------------------------------------------------------------
 
 
-class TorchRecorder:
-    """Records by `torch.cuda.CUDAGraph`, on a stream of its own for each stream of the program."""
+# Operators whose kernels are known not to wait for the GPU.
+_KNOWN = frozenset((
+    "mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "convolution", "convolution_backward", "copy", "clone", "fill",
+    "zero", "cat", "embedding", "embedding_dense_backward", "native_layer_norm", "native_layer_norm_backward",
+    "cudnn_batch_norm", "native_batch_norm", "native_batch_norm_backward", "native_group_norm",
+    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "topk", "sort",
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
+    "_scaled_mm", "index_add", "scatter_add", "gather", "index_select", "as_strided", "view", "_unsafe_view",
+))  # fmt: skip
 
-    def __init__(self, device: int) -> None:
-        self.device = device
+
+def is_doubtful(plan: Plan) -> bool:
+    """Whether an operator of the plan may do something that a capture forbids."""
+    names = (step.op.overloadpacket.__name__ for step in plan.steps if isinstance(step, Aten))
+    return any(name.removesuffix("_") not in _KNOWN for name in names)
+
+
+class TorchRecorder:
+    """Records by `torch.cuda.CUDAGraph`, on a stream of its own for each stream of the program.
+
+    `doubtful`: each recording is tried first.
+    """
+
+    def __init__(self, device: int, doubtful: bool = False) -> None:
+        self.device, self.doubtful = device, doubtful
 
     def new_pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
@@ -446,6 +469,8 @@ class TorchRecorder:
         with torch.cuda.device(self.device):
             own = _stream_for(self.device, stream)
             _keep_workspace(own, threading.get_ident())
+            if self.doubtful:
+                _try(own, lambda: run(*inputs))
             graph, outputs = _captured(own, pool, lambda: run(*inputs))
         address = getattr(graph, "raw_cuda_graph_exec", lambda: 0)()
         return graph, address, graph.replay, outputs
@@ -460,13 +485,19 @@ def _stream_for(device: int, stream: int) -> torch.cuda.Stream:
     """
     made = ctypes.c_void_p()
     with torch.cuda.device(device):
-        code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(made), _NON_BLOCKING)
-    if code != 0 or made.value is None:
-        raise RuntimeError(f"cuStreamCreate: error {code} of the GPU's driver")
+        _driver("cuStreamCreate", ctypes.byref(made), _NON_BLOCKING)
     return torch.cuda.ExternalStream(made.value, device)  # type: ignore[no-untyped-call]
 
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a capture must not wait for the default stream
+_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+
+
+def _driver(name: str, *arguments: Any) -> None:
+    """Call a function of the GPU's driver."""
+    code = getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments)
+    if code != 0:
+        raise RuntimeError(f"{name}: error {code} of the GPU's driver")
 
 
 @functools.cache
@@ -479,6 +510,31 @@ def _keep_workspace(stream: torch.cuda.Stream, thread: int) -> Any:
     small = torch.ones(16, 16, device=stream.device)
     torch.mm(small, small)  # creates the handle
     return _captured(stream, torch.cuda.graph_pool_handle(), lambda: (torch.mm(small, small),)), small
+
+
+def _try(stream: torch.cuda.Stream, run: Callable[[], Any]) -> None:
+    """Capture once by the driver alone, in memory that is given back.
+
+    torch 2.11 does not end a failed capture completely: its generator of random numbers is unusable afterwards.
+    """
+    made, handle = ctypes.c_void_p(), ctypes.c_void_p(stream.cuda_stream)
+    with torch.cuda.stream(stream), torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+        _driver("cuStreamBeginCapture_v2", handle, _THREAD_LOCAL)
+        try:
+            run()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):
+                _driver("cuStreamEndCapture", handle, ctypes.byref(made))
+            _forget_error(stream)
+            raise
+        _driver("cuStreamEndCapture", handle, ctypes.byref(made))
+        _driver("cuGraphDestroy", made)
+
+
+def _forget_error(stream: torch.cuda.Stream) -> None:
+    """Take the error that a library has left over, which torch would raise at its next launch."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device=stream.device)
 
 
 def _captured(stream: torch.cuda.Stream, pool: Any, run: Callable[[], Sequence[Any]]) -> tuple[Any, Sequence[Any]]:
@@ -498,8 +554,10 @@ def _captured(stream: torch.cuda.Stream, pool: Any, run: Callable[[], Sequence[A
     except BaseException:
         with contextlib.suppress(RuntimeError):  # if torch has not left the pool
             torch._C._cuda_endAllocateToPool(stream.device_index, pool)
-        with contextlib.suppress(RuntimeError):  # raises an error that a library has left over
-            torch.zeros(1, device=stream.device)
+        with contextlib.suppress(RuntimeError, AttributeError):  # see `_try`
+            generator = torch.cuda.default_generators[stream.device_index]
+            generator.graphsafe_set_state(generator.clone_state())
+        _forget_error(stream)
         raise
     finally:
         if collects:

@@ -524,6 +524,7 @@ def test_reasons_of_plans() -> None:
         made = cuda_graphs.of_plan(gm, two)
         assert made is not None
         assert (made.device, made.launches, made.limit, made.read) == (0, 2, 8, [True])
+        assert cuda_graphs.is_doubtful(two), "aten.neg is in no list"
         two.constants = {1: torch.ones(3)}
         assert cuda_graphs.of_plan(gm, two) is None
     assert cuda_graphs.of_plan(gm, two) is None

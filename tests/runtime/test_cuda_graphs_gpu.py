@@ -199,7 +199,9 @@ def test_a_sync_that_no_rule_knows_leaves_launches(said: list[str]) -> None:
     compiled, plain = pycompiler.compile(program, mode="reduce-overhead"), pycompiler.compile(program)
     for x in batches(5):
         torch.testing.assert_close(compiled(x), plain(x))
-    y = torch.ones(5, device="cuda")  # no error is left over
+    assert recorded(said) == 0
+    assert "recording raised" in said[-1]
+    y = torch.ones(5, device="cuda") + torch.rand(5, device="cuda").floor()  # no error is left over
     assert float((y + 1).sum()) == 10
 
 
