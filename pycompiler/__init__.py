@@ -43,6 +43,7 @@ from pycompiler.debug import observer_switches as _switch  # noqa: F401  (hears 
 from pycompiler.debug.guard_profile import guard_profile
 from pycompiler.debug.explain import explain
 from pycompiler.operators.numpy_arrays import wrap_numpy
+from pycompiler.ir.cuda_graph_override import override_cudagraphs
 from pycompiler.ir.function_marks import (
     allow_in_graph,
     assume_constant_result,
@@ -72,6 +73,7 @@ __all__ = [
     "graph_break", "guard_profile", "is_compiling", "is_dynamo_compiling", "is_exporting",
     "keep_portable_guards_unsafe", "keep_tensor_guards_unsafe", "list_backends", "load", "lookup_backend", "mark_dynamic",
     "mark_static", "mark_unbacked", "maybe_mark_dynamic", "nested_compile_region", "nonstrict_trace", "optimize",
+    "override_cudagraphs",
     "register_backend",
     "reset", "run", "save", "set_default_backend", "set_policy", "set_stance", "skip", "skip_all_guards_unsafe",
     "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe", "skip_guard_on_inbuilt_nn_modules_unsafe",

@@ -26,7 +26,6 @@ ABSENT: dict[str, str] = {
     "is_dynamo_disable_recursive": "marks are an attribute of functions",
     "mark_static_address": "kernels take addresses at each call",
     "optimize_assert": "compile(fullgraph=True)",
-    "override_cudagraphs": "compile(options={'triton.cudagraphs': True}) decides for one compiled callable",
     "override_optimization_hint": "sizes are optimised for the values of the first call",
     "patch_dynamo_config": "assign to pycompiler.config around the call, or pass options to compile()",
     "replay": "pycompiler.debug.replay(file), or python -m pycompiler replay FILE",

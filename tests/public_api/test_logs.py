@@ -126,6 +126,7 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     "kernel_code": ('extern "C"', "#include"),
     "perf_hints": ("it runs as ATen's kernel", "linalg"),
     "cache": ("graph: hit /", "graph: miss, built /"),
+    "cudagraphs": ("program#0.forward is not recorded: input ", "is a tensor of the CPU"),
 }  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def written() -> dict[str, str]:
         assert not any(found.values())
         logs.set_logs(",".join(logs.ARTIFACTS))
         for disk_cache in (True, False):
-            with pycompiler.config.patch(disk_cache=disk_cache):
+            with pycompiler.config.patch({"disk_cache": disk_cache, "triton.cudagraphs": True}):
                 run_program()
     finally:
         logs.reset_logs()
