@@ -26,7 +26,7 @@ import gc
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -172,14 +172,15 @@ class CudaGraphs:
         is_new = place not in self.captures
         captures = self.captures.setdefault(place, 0)
         now = [_address(t) if read else None for t, read in zip(inputs, self.read, strict=True)]
-        self._observe(inputs, now)
+        static = self._static(inputs)
+        self._observe(inputs, now, static)
         if is_new:
             return
         if moved := self.moved.intersection(self.written):
             raise Unrecordable(f"input {min(moved)}, which it writes, has another address than before")
         if len(self.moved) * 2 > self.launches:
             raise NotNow(f"{len(self.moved)} inputs would be copied for {self.launches} launches")
-        if strays := [i for i in self.managed if not _is_static(inputs[i])]:
+        if strays := self.managed.keys() - static:
             self._stray(strays)
             raise NotNow("inputs are outputs of a graph that was not replayed")
         fitting = [r for r in self.recordings if (r.key, r.stream) == place and r.is_at(now)]
@@ -191,19 +192,24 @@ class CudaGraphs:
         self.captures[place] += 1
         self._record(inputs, now, place, pool)
 
-    def _observe(self, inputs: Sequence[Any], now: list[int | None]) -> None:
+    def _static(self, inputs: Sequence[Any]) -> set[int]:
+        """The inputs that lie in outputs of recordings."""
+        storages = frozenset[int]().union(*(r.storages for r in _LIVE))
+        if not storages:
+            return set()
+        return {i for i, (t, read) in enumerate(zip(inputs, self.read, strict=True)) if read and _lies_in(t, storages)}
+
+    def _observe(self, inputs: Sequence[Any], now: list[int | None], static: set[int]) -> None:
         """Note the inputs that have moved since the call before."""
         before, self.addresses = self.addresses or now, now
+        for i in static:
+            self.managed.setdefault(i, 0)
+            self.moved.discard(i)
         for i, (a, b) in enumerate(zip(before, now, strict=True)):
-            if a == b or isinstance(inputs[i], torch.nn.Parameter):
-                continue
-            if _is_static(inputs[i]):
-                self.managed.setdefault(i, 0)
-                self.moved.discard(i)
-            elif i not in self.managed:
+            if a != b and i not in self.managed and not isinstance(inputs[i], torch.nn.Parameter):
                 self.moved.add(i)
 
-    def _stray(self, inputs: Sequence[int]) -> None:
+    def _stray(self, inputs: Iterable[int]) -> None:
         for i in inputs:
             self.managed[i] += 1
             if self.managed[i] > STRAYS:
@@ -291,10 +297,8 @@ def _storage(tensor: torch.Tensor) -> int:
     return _native.storage_holders(tensor)[0]
 
 
-def _is_static(tensor: torch.Tensor) -> bool:
-    """Whether the tensor lies in the outputs of a recording."""
-    storage = _storage(tensor)
-    return any(storage in r.storages for r in _LIVE)
+def _lies_in(value: Any, storages: frozenset[int]) -> bool:
+    return isinstance(value, torch.Tensor) and _storage(value) in storages
 
 
 def _check_outputs(made: Sequence[torch.Tensor], others: Sequence[Any]) -> None:

@@ -29,7 +29,9 @@ impl Executable for Plan {
         let keywords = kwargs.map_or(Ok(0), |d| d.len())?;
         let given = args.len()?;
         if !(1..=2).contains(&given) || keywords != 0 {
-            return Err(PyTypeError::new_err("Plan(plan, graphs) takes an ir.plan.Plan, and a policy of CUDA graphs"));
+            return Err(PyTypeError::new_err(
+                "Plan(plan) takes one argument, an ir.plan.Plan, and may take a policy of CUDA graphs",
+            ));
         }
         let mut plan = Plan::build(&args.get_item(0)?)?;
         if given == 2 {
