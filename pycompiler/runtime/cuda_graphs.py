@@ -94,6 +94,7 @@ class Recording:
 
 _LIVE: weakref.WeakSet[Recording] = weakref.WeakSet()
 """Recordings whose outputs programs get.  The storages of these outputs keep their addresses."""
+_LIVE_LOCK = threading.RLock()  # a set must not grow while another thread iterates over it
 
 
 class Recorder(Protocol):
@@ -154,6 +155,12 @@ class CudaGraphs:
             return False
         except NotNow as why:
             self.say(f"launches its kernels for some calls: {why}", again=False)
+        except Exception as error:
+            if config.raise_internal_errors:
+                raise
+            self.say(f"is not recorded any more: {type(error).__name__}: {error}")
+            self.recordings = []
+            return False
         finally:
             self.lock.release()
         return True
@@ -194,7 +201,8 @@ class CudaGraphs:
 
     def _static(self, inputs: Sequence[Any]) -> set[int]:
         """The inputs that lie in outputs of recordings."""
-        storages = frozenset[int]().union(*(r.storages for r in _LIVE))
+        with _LIVE_LOCK:
+            storages = frozenset[int]().union(*(r.storages for r in _LIVE))
         if not storages:
             return set()
         return {i for i, (t, read) in enumerate(zip(inputs, self.read, strict=True)) if read and _lies_in(t, storages)}
@@ -257,7 +265,8 @@ class CudaGraphs:
         new.copyable = _alone(made)
         new.copied = self.copied & new.copyable
         new.storages = frozenset(_storage(t) for i, t in made.items() if i not in new.copied)
-        _LIVE.add(new)
+        with _LIVE_LOCK:
+            _LIVE.add(new)
         self._keep(new)
         copied = f", {len(self.moved)} copied" if self.moved else ""
         sizes = f", sizes {list(place[0])}" if place[0] else ""
@@ -470,7 +479,7 @@ class TorchRecorder:
     def record(
         self, run: Callable[..., Sequence[Any]], inputs: Sequence[Any], pool: Any, stream: int
     ) -> tuple[Any, int, Callable[[], Any], Sequence[Any]]:
-        with torch.cuda.device(self.device):
+        with _RECORDING, torch.cuda.device(self.device):
             own = _stream_for(self.device, stream)
             _keep_workspace(own, threading.get_ident())
             if self.doubtful:
@@ -478,6 +487,9 @@ class TorchRecorder:
             graph, outputs = _captured(own, pool, lambda: run(*inputs))
         address = getattr(graph, "raw_cuda_graph_exec", lambda: 0)()
         return graph, address, graph.replay, outputs
+
+
+_RECORDING = threading.RLock()  # threads record one after the other, since they may share the stream
 
 
 @functools.cache

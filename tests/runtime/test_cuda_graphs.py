@@ -393,6 +393,31 @@ def test_a_failed_recording_leaves_launches(driver: Any, said: list[str]) -> Non
     assert said == ["graph hand is not recorded any more: recording raised RuntimeError: operation not permitted"]
 
 
+def test_storages_that_cannot_be_counted(driver: Any, said: list[str]) -> None:
+    plan, graphs = with_graphs(driver, add_two())
+    x = torch.randn(40)
+    _native.force_slow_routes(True)
+    try:
+        for _ in range(3):
+            assert torch.equal(plan(x)[0], x + 1 + 1)
+    finally:
+        _native.force_slow_routes(False)
+    assert graphs.recordings == []
+    assert said == ["graph hand is not recorded any more: this torch does not show the references to storages"]
+
+
+def test_an_error_of_the_policy_leaves_launches(driver: Any, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, graphs = with_graphs(driver, add_two())
+    x = torch.randn(40)
+    plan(x)
+    monkeypatch.setattr(graphs, "_pool", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        plan(x)
+    with config.patch(raise_internal_errors=False):
+        assert torch.equal(plan(x)[0], x + 1 + 1)
+    assert said == ["graph hand is not recorded any more: ZeroDivisionError: integer division or modulo by zero"]
+
+
 def test_threads(driver: Any) -> None:
     plan, _ = with_graphs(driver, add_two())
     results: list[bool] = []
