@@ -37,7 +37,7 @@ from pycompiler import _native, config
 from pycompiler.ir.plan import Aten, CopyInto, CountVersions, Kernel, Launch, Plan
 from pycompiler.logs import artifact
 from pycompiler.operators.kernel_type_checks import tensors_of
-from pycompiler.operators.operator_effects import TORCHS, draws, drops_nothing
+from pycompiler.operators.operator_effects import TORCHS, draws, drops_nothing, writes_unseen
 from pycompiler.operators.process_groups import NAMESPACES, launches
 from pycompiler.runtime.plan_python import READS, slots_of
 
@@ -191,7 +191,7 @@ class CudaGraphs:
             self._stray(strays)
             raise NotNow("inputs are outputs of a graph that was not replayed")
         fitting = [r for r in self.recordings if (r.key, r.stream) == place and r.is_at(now)]
-        if fitting and self._copies(busy):
+        if self._copies({output for r in fitting for output in busy.get(r.pool, ())}):
             raise NotNow(f"outputs {sorted(self.copied)} were in use, and are copied from now on")
         if captures >= CAPTURES:
             raise NotNow("its inputs come with ever other addresses and strides")
@@ -224,9 +224,9 @@ class CudaGraphs:
                 del self.managed[i]
                 self.moved.add(i)
 
-    def _copies(self, busy: Mapping[int, list[int]]) -> bool:
-        """Whether few more outputs have to be copied from now on, since they are in use."""
-        new = {i for outputs in busy.values() for i in outputs} - self.copied
+    def _copies(self, in_use: set[int]) -> bool:
+        """Whether few more outputs are copied from now on, since they are in use."""
+        new = in_use - self.copied
         if not new or len(new | self.copied) > FEW_OUTPUTS or not all(new <= r.copyable for r in self.recordings):
             return False
         self.copied |= new
@@ -261,7 +261,12 @@ class CudaGraphs:
             raise Unrecordable(f"recording raised {type(error).__name__}: {text}") from error
         made = {i: t for i, (t, slot) in enumerate(zip(outputs, self.plan.outputs, strict=True)) if self._makes(slot)}
         _check_outputs([*made.values()], [*inputs, *given, *self.plan.constants.values()])
-        new = Recording(graph, executable, replay, *place, pool, tuple(kept), tuple(outputs), self.written)
+        # An output that is an input belongs to the caller.
+        own = [
+            None if type(s) is int and s < self.plan.n_inputs else o
+            for o, s in zip(outputs, self.plan.outputs, strict=True)
+        ]
+        new = Recording(graph, executable, replay, *place, pool, tuple(kept), tuple(own), self.written)
         new.copyable = _alone(made)
         new.copied = self.copied & new.copyable
         new.storages = frozenset(_storage(t) for i, t in made.items() if i not in new.copied)
@@ -381,6 +386,8 @@ def _foreign(gm: fx.GraphModule) -> str | None:
     for n in gm.graph.nodes:
         if launches(n.target) or getattr(n.target, "namespace", None) in NAMESPACES:
             return f"{_shown(n)} is a collective"
+        if writes_unseen(n.target):
+            return f"{_shown(n)} writes arguments without saying so"
         if n.op == "call_module" or (n.op == "call_function" and _is_foreign(n.target)):
             return f"{_shown(n)} is not an operator of torch"
     return None
@@ -449,7 +456,7 @@ def _seeds(gm: fx.GraphModule) -> Iterator[int]:
 _KNOWN = frozenset((
     "mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "convolution", "convolution_backward", "copy", "clone", "fill",
     "zero", "cat", "embedding", "embedding_dense_backward", "native_layer_norm", "native_layer_norm_backward",
-    "cudnn_batch_norm", "native_batch_norm", "native_batch_norm_backward", "native_group_norm",
+    "native_batch_norm_backward", "native_group_norm",
     "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "topk", "sort",
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",

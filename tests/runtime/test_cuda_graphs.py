@@ -346,8 +346,9 @@ def test_one_tensor_twice_an_input_and_a_number_among_the_outputs(driver: Any) -
         assert (number, nothing) == (80, None)
         assert torch.equal(a, x + 1 + 1)
         assert torch.equal(b, x + 1)
-        del a, again, b
+        del a, same, again, b
     assert replays(driver)[-1]
+    assert sys.getrefcount(x) == 2, "the recording does not hold it"
 
 
 def test_two_outputs_on_one_storage(driver: Any) -> None:
@@ -513,6 +514,10 @@ def on(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Te
         (
             graph_of(aten.masked_fill.Tensor, on("cuda:0", 3), on("cuda:0", 3, dtype=torch.bool), on("cuda:0"), result=on("cuda:0", 3)),
             None,
+        ),
+        (
+            graph_of(aten.native_batch_norm.default, on("cuda:0", 3, 2), None, None, on("cuda:0", 2), on("cuda:0", 2), True, 0.1, 1e-5, result=on("cuda:0", 3, 2)),
+            "aten.native_batch_norm.default (native_batch_norm_default) writes arguments without saying so",
         ),
         (
             graph_of(torch.ops._c10d_functional.wait_tensor.default, on("cuda:0", 3), result=on("cuda:0", 3)),
