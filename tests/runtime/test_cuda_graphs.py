@@ -195,6 +195,22 @@ def test_a_view_of_an_output_keeps_it(driver: Any, hold: Callable[[torch.Tensor]
     assert replays(driver) == REPLAYED
 
 
+def test_a_storage_object_keeps_an_output(driver: Any) -> None:
+    plan, _ = with_graphs(driver, add_two())
+    x = torch.zeros(40)
+    for _ in range(3):
+        plan(x)
+    storage = plan(x)[0].untyped_storage()
+    x += 5
+    for _ in range(4):
+        assert float(plan(x)[0][0]) == 7.0
+    kept = torch.empty(0).set_(storage)
+    assert float(kept[0]) == 2.0
+    driver.fake_forget()
+    plan(x)
+    assert replays(driver) == REPLAYED, "from the second pool"
+
+
 def test_saved_tensors_keep_an_output(driver: Any) -> None:
     plan, _ = with_graphs(driver, add_two())
     x = torch.zeros(40)
