@@ -9,8 +9,7 @@ from __future__ import annotations
 ABSENT: dict[str, str] = {
     # torch.compiler
     "PrecompileError": "there is no precompile: pycompiler.save and load keep the entries that calls have compiled",
-    "cudagraph_mark_step_begin": "CUDA graphs are not recorded yet",
-    "cudagraph_mark_warmup_incomplete": "CUDA graphs are not recorded yet",
+    "cudagraph_mark_warmup_incomplete": "graphs with operators of other libraries are not recorded as CUDA graphs",
     "load_cache_artifacts": "pycompiler.load loads a compiled callable; the files of the disk cache can be copied",
     "load_compiled_function": "pycompiler.load",
     "precompile": "pycompiler.save and load keep the entries that calls have compiled",
@@ -27,7 +26,6 @@ ABSENT: dict[str, str] = {
     "is_dynamo_disable_recursive": "marks are an attribute of functions",
     "mark_static_address": "kernels take addresses at each call",
     "optimize_assert": "compile(fullgraph=True)",
-    "override_cudagraphs": "CUDA graphs are not recorded yet",
     "override_optimization_hint": "sizes are optimised for the values of the first call",
     "patch_dynamo_config": "assign to pycompiler.config around the call, or pass options to compile()",
     "replay": "pycompiler.debug.replay(file), or python -m pycompiler replay FILE",

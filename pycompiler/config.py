@@ -285,7 +285,20 @@ KNOBS: tuple[Knob, ...] = (
         low=0.0,
     ),
     Knob("cxx_flags", (_S,), "", "additional flags for the C++ compiler"),
-    Knob("triton.cudagraphs", (_B,), False, "record CUDA graphs; not supported", kept=(False,)),
+    Knob(
+        "triton.cudagraphs",
+        (_B,),
+        False,
+        "record the kernels of a graph as a CUDA graph, and replay it",
+        env=("TORCHINDUCTOR_CUDAGRAPHS",),
+    ),
+    Knob(
+        "triton.cudagraph_dynamic_shape_rerecord_limit",
+        (_I,),
+        8,
+        "limit of recorded combinations of sizes for one graph; calls with further sizes launch kernels one by one",
+        low=1,
+    ),
     Knob("cache_dir", (_S,), _default_cache_dir(), "folder of built kernels"),
     Knob("disk_cache", (_B,), True, "store built kernels in cache_dir, for later processes"),
     # errors and debugging

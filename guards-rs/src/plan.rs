@@ -14,6 +14,7 @@
 //! - `arena.rs`: memory;
 //! - `argument.rs`, `aten.rs`, and its routes `by_shim.rs`, `by_stack.rs`, `by_python.rs`: operators;
 //! - `launch.rs`: GPU kernels;
+//! - `cuda_graphs.rs`: recordings of all GPU kernels of a call;
 //! - `pins.rs`, `shared.rs`: foreign code, and inputs that share memory;
 //! - `object.rs`: the Python type.
 
@@ -24,6 +25,7 @@ mod build;
 mod by_python;
 mod by_shim;
 mod by_stack;
+mod cuda_graphs;
 mod launch;
 mod object;
 mod pins;
@@ -50,6 +52,7 @@ use crate::registered_object;
 use crate::watch::{eye, CallObserver, Range};
 use arena::{Block, DynamicBlock};
 use aten::Aten;
+use cuda_graphs::{Graphs, Replay};
 use launch::Launch;
 use pins::Pins;
 use real::Real;
@@ -184,6 +187,7 @@ pub struct Plan {
     /// The dynamic parts of the host's block.  They follow its static part, one after the other.
     rooms: Vec<DynamicBlock>,
     exclusive: shared::Exclusive,
+    graphs: Option<Graphs>,
     /// Whether a step may run Python code: an operator, a version count, or a computed float.
     may_run_python: bool,
     source: Py<PyAny>,
@@ -293,11 +297,22 @@ impl Plan {
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
         let mut env = self.numbers(py, inputs)?; // before the first address is read: `__index__` may run any code
-        let is_odd = self.bind(py, inputs, slots, ptrs)?;
-        if let Some(eager) = self.exclusive.instead(&slots[..self.n_inputs]) {
-            return paused(|| shared::run_eager(self, py, eager, inputs, sink));
-        }
-        self.measure(&mut env, slots)?;
+        let mut may_replay = self.graphs.is_some();
+        let is_odd = loop {
+            let is_odd = self.bind(py, inputs, slots, ptrs)?;
+            if let Some(eager) = self.exclusive.instead(&slots[..self.n_inputs]) {
+                return paused(|| shared::run_eager(self, py, eager, inputs, sink));
+            }
+            self.measure(&mut env, slots)?;
+            if is_odd || !may_replay {
+                break is_odd;
+            }
+            match self.replay(py, inputs, &env, slots, sink)? {
+                Replay::Done => return Ok(()),
+                Replay::No => break is_odd,
+                Replay::Asked => may_replay = false, // Python code ran: addresses are read again
+            }
+        };
         let mut room = (Numbers::new(), Numbers::new());
         let (rooms, bytes) = self.room_starts(&env, &mut room).map_err(|Failure(text)| self.unfit(&text))?;
         let scratch = if bytes > 0 { Some(Scratch::take(bytes)?) } else { None };
@@ -866,6 +881,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(use_gpu_driver, m)?)?;
     m.add_function(wrap_pyfunction!(shared::unless_shared, m)?)?;
     m.add_function(wrap_pyfunction!(shared::shares_memory, m)?)?;
+    m.add_function(wrap_pyfunction!(cuda_graphs::storage_holders, m)?)?;
     m.add_function(wrap_pyfunction!(kind_of, m)?)?;
     m.add_function(wrap_pyfunction!(shim_schemas, m)?)
 }

@@ -105,6 +105,7 @@ impl Plan {
             blocks,
             rooms,
             exclusive: Exclusive::default(),
+            graphs: None,
         })
     }
 }

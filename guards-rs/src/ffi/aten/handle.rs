@@ -353,24 +353,33 @@ impl Handle {
     /// A tensor with the same values and its own memory.
     #[cold]
     pub fn materialised(self) -> Outcome<Tensor> {
-        let api = api()?;
-        let (mut strides, mut index) = (Vec::new(), 0);
-        // SAFETY: a live handle, existing dimensions, and room for each result.
-        unsafe {
-            for dim in 0..self.dim() {
-                let mut stride = 0;
-                checked((api.get_stride)(self.0, dim, &mut stride), "aoti_torch_get_stride")?;
-                strides.push(stride);
-            }
-            checked((api.get_device_index)(self.0, &mut index), "aoti_torch_get_device_index")?;
-        }
-        let device = Device { kind: self.device_kind(), index };
-        let made = Tensor::empty_strided(&self.sizes(), &strides, self.dtype(), device)?;
-        made.handle().copy_from(self)?;
+        let made = self.copied()?;
         if made.handle().is_dense() {
             return Ok(made);
         }
         Err(Failure("a tensor without memory, which no kernel can read".into()))
+    }
+
+    pub fn strides(self) -> Outcome<Vec<i64>> {
+        let api = api()?;
+        let stride = |dim| {
+            let mut stride = 0;
+            // SAFETY: a live handle, an existing dimension, and room for the result.
+            checked(unsafe { (api.get_stride)(self.0, dim, &mut stride) }, "aoti_torch_get_stride")?;
+            Ok(stride)
+        };
+        (0..self.dim()).map(stride).collect()
+    }
+
+    /// A copy with the same sizes and strides.
+    pub fn copied(self) -> Outcome<Tensor> {
+        let mut index = 0;
+        // SAFETY: a live handle and room for the result.
+        checked(unsafe { (api()?.get_device_index)(self.0, &mut index) }, "aoti_torch_get_device_index")?;
+        let device = Device { kind: self.device_kind(), index };
+        let made = Tensor::empty_strided(&self.sizes(), &self.strides()?, self.dtype(), device)?;
+        made.handle().copy_from(self)?;
+        Ok(made)
     }
 
     /// `self.copy_(source)`.
