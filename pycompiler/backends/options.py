@@ -39,6 +39,8 @@ KNOBS = (
     "activation_memory_budget",
     "deterministic",
     "emulate_precision_casts",
+    "pack_weights",
+    "freezing",
     "triton.cudagraphs",
     *(row.name for row in config.KNOBS if row.name.startswith("trace.")),
 )
