@@ -557,4 +557,19 @@ mod tests {
     fn an_extent_to_the_left_of_its_start_is_a_failure() {
         assert_eq!(bytes(&[(3, -1)], 4), None);
     }
+
+    #[test]
+    fn the_hash_is_one_for_all_numbers_of_threads() {
+        let mut bytes = vec![7u8; 5 * HASHED + 3];
+        let hash = parallel_hash(&bytes, 1);
+        for threads in [0, 2, 3, 64] {
+            assert_eq!(parallel_hash(&bytes, threads), hash);
+        }
+        for at in [0, HASHED, 5 * HASHED + 2] {
+            bytes[at] += 1;
+            assert_ne!(parallel_hash(&bytes, 2), hash);
+            bytes[at] -= 1;
+        }
+        assert_ne!(parallel_hash(&bytes[1..], 2), hash);
+    }
 }
