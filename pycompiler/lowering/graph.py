@@ -34,6 +34,7 @@ from pycompiler.lowering.registry import ANY_DTYPE, LOWERINGS
 from pycompiler.lowering.values import (
     Exprs,
     Value,
+    channels_last_strides,
     contiguous_strides,
     expand,
     hints_of,
@@ -159,9 +160,7 @@ class Lowering:
     def channels_last_buffer(self, fake: torch.Tensor, dtype: torch.dtype | None = None) -> Buffer:
         """A buffer of rank 4 whose layout is channels last."""
         shape = to_exprs(fake.shape)
-        batch, channels, rows, columns = contiguous_strides([shape[d] for d in (0, 2, 3, 1)])
-        stride = (batch, columns, channels, rows)
-        buffer = self.fresh(dtype or fake.dtype, shape, stride, fake.device)
+        buffer = self.fresh(dtype or fake.dtype, shape, channels_last_strides(shape), fake.device)
         self.channels_last.add(buffer.name)
         return buffer
 
@@ -173,10 +172,8 @@ class Lowering:
 
     def is_channels_last(self, v: Value) -> bool:
         """Whether v is a whole buffer that is channels last against the trace."""
-        if v.buffer not in self.channels_last or v.rank != 4:
-            return False
-        buffer = self.program.buffers[v.buffer]
-        return v.shape == buffer.shape and v.stride == buffer.stride
+        whole = v.buffer in self.channels_last and v.rank == 4 and v.offset == 0
+        return whole and v.stride == channels_last_strides(v.shape)
 
     def value_of(self, buffer: Buffer) -> Value:
         return Value.strided(buffer.name, buffer.shape, buffer.stride, buffer.dtype, buffer.device)

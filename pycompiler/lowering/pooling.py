@@ -79,7 +79,8 @@ def max_pool2d_with_indices(
         return at
 
     return tuple(
-        low.pointwise(emit, low.buffer_for(fake, like=[x])) for emit, fake in ((greatest, values), (position, positions))
+        low.pointwise(emit, low.buffer_for(fake, like=[x]))
+        for emit, fake in ((greatest, values), (position, positions))
     )
 
 

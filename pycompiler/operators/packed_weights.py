@@ -35,7 +35,7 @@ class Packing:
 @cache
 def convolution() -> OpOverload | None:
     """oneDNN's convolution with an optional packed weight; None if this torch has none."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_convolution_pointwise"):
+    if not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_convolution_pointwise"):
         return None
     operator: OpOverload = torch.ops.mkldnn._convolution_pointwise.default
     return operator

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from pycompiler import config
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Schedule
 from pycompiler.ir.loops import Extern, Ref, checks
 from pycompiler.ir.plan import (
@@ -30,7 +31,6 @@ from pycompiler.ir.plan import (
     Step,
     View,
 )
-from pycompiler import config
 from pycompiler.operators.packed_weights import packing
 from pycompiler.operators.propagate import is_ordinary
 from pycompiler.runtime.build import BuiltLibrary

@@ -13,7 +13,19 @@ from torch.utils import _pytree as pytree
 from pycompiler.codegen.cpp import generate
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.loops import Buffer, Loop, Op, Program, Reduction, Ref
-from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CountVersions, Expect, Free, Kernel, Pack, Plan, SlotRef, View
+from pycompiler.ir.plan import (
+    KERNEL_ERRORS,
+    Alloc,
+    Aten,
+    CountVersions,
+    Expect,
+    Free,
+    Kernel,
+    Pack,
+    Plan,
+    SlotRef,
+    View,
+)
 from pycompiler.ir.target import of_program
 from pycompiler.ir.verify import verify
 from pycompiler.runtime.build import build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +32,11 @@ class Plans(phases.Observer):
 
     def packs(self) -> int:
         return sum(isinstance(step, Pack) for plan in self.found for step in plan.steps)
+
+    def calls(self) -> Counter[str]:
+        """The calls of oneDNN's convolution, of ATen's, and of products."""
+        steps = (step for plan in self.found for step in plan.steps if isinstance(step, Aten))
+        return Counter(step.op._schema.name.partition("::")[2].strip("_") for step in steps)
 
 
 @pytest.fixture
@@ -72,7 +78,17 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "without a bias": lambda: (nn.Conv2d(8, 16, 3, bias=False), image(2)),
     "1 x 1": lambda: (nn.Conv2d(8, 4, 1), image()),
     "strided, dilated": lambda: (nn.Conv2d(8, 4, 3, stride=2, dilation=2), image()),
+    "1 x 1, channels last": lambda: (
+        nn.Conv2d(8, 4, 1, bias=False).to(memory_format=torch.channels_last),
+        image(2).contiguous(memory_format=torch.channels_last),
+    ),
+    "1 x 1, with a bias, of a result": lambda: (nn.Sequential(nn.Conv2d(8, 4, 3), nn.Conv2d(4, 6, 1)), image(2)),
     "of depth": lambda: (nn.Conv2d(8, 8, 3, padding=1, groups=8), image()),
+    "of depth, strided, dilated": lambda: (
+        nn.Conv2d(8, 8, (3, 5), stride=2, padding=(1, 2), dilation=(2, 1), groups=8, bias=False),
+        image(2),
+    ),
+    "of depth, large windows": lambda: (nn.Conv2d(8, 8, 7, padding=3, groups=8), image()),
     "of groups": lambda: (nn.Conv2d(8, 16, 3, padding=1, groups=2), image()),
     "unequal windows": lambda: (nn.Conv2d(8, 4, (1, 3), padding=(0, 1)), image()),
     "channels last": lambda: (
@@ -83,23 +99,38 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "read by loops": lambda: (nn.Sequential(nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval(), image()),
     "read by another": lambda: (nn.Sequential(nn.Conv2d(8, 4, 3), nn.Conv2d(4, 4, 3)), image()),
     "pooled": lambda: (
-        nn.Sequential(nn.Conv2d(8, 4, 3), nn.MaxPool2d(3, 2), nn.AvgPool2d(2), nn.Conv2d(4, 4, 1), nn.AdaptiveAvgPool2d(1)),
+        nn.Sequential(
+            nn.Conv2d(8, 4, 3), nn.MaxPool2d(3, 2), nn.AvgPool2d(2), nn.Conv2d(4, 4, 1), nn.AdaptiveAvgPool2d(1)
+        ),
         image(2, size=20),
     ),
     "joined": lambda: (Joined(), image(2)),
 }
 
 
+# Kind -> how its convolutions are computed; one packed convolution for the others.
+WAYS = {
+    "1 x 1, channels last": Counter(mm=1),
+    "1 x 1, with a bias, of a result": Counter(convolution_pointwise=1, mm=1),
+    "of depth": Counter(),
+    "of depth, strided, dilated": Counter(),
+    "of depth, large windows": Counter(convolution_pointwise=1),
+    "read by another": Counter(convolution_pointwise=2),
+    "pooled": Counter(convolution_pointwise=1, avg_pool2d=1, mm=1),
+    "joined": Counter(convolution_pointwise=3, upsample_bilinear2d=1),
+}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_weights_of_convolutions_are_packed(kind: str, plans: Plans) -> None:
+def test_convolutions_without_gradients(kind: str, plans: Plans) -> None:
     module, x = KINDS[kind]()
     compiled = pycompiler.compile(module, fullgraph=True)
     for _ in range(2):
         got, wanted = compiled(x), module(x)
         assert_same(got, wanted, tolerance=1e-4)
-    assert plans.packs() == sum(isinstance(m, nn.Conv2d) for m in module.modules())
-    assert not any(step.op is torch.ops.aten.convolution.default for p in plans.found for step in p.steps
-                   if isinstance(step, Aten))  # fmt: skip
+    wanted_calls = WAYS.get(kind, Counter(convolution_pointwise=1))
+    assert plans.calls() == wanted_calls
+    assert plans.packs() == wanted_calls["convolution_pointwise"]
 
 
 PLAIN: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {

@@ -10,7 +10,20 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.plan import Alloc, Aten, CopyInto, CountVersions, Expect, Free, Kernel, Pack, Plan, SlotRef, Step, View
+from pycompiler.ir.plan import (
+    Alloc,
+    Aten,
+    CopyInto,
+    CountVersions,
+    Expect,
+    Free,
+    Kernel,
+    Pack,
+    Plan,
+    SlotRef,
+    Step,
+    View,
+)
 from pycompiler.symbolic.expr import Expr
 
 SOURCE = r"""
