@@ -32,6 +32,7 @@ from pycompiler.operators import packed_weights
 from pycompiler.symbolic.expr import ONE, ZERO, Expr
 
 aten = torch.ops.aten
+VECTOR = 16  # with fewer channels, a loop over channels fills no vector
 WINDOW = 25  # of more windows, oneDNN's kernel is faster than an unrolled loop
 
 
@@ -47,9 +48,8 @@ def convolution(low: Lowering, x: Value, weight: Value, bias: Value | None, stri
     kernel = [n.as_int() for n in weight.shape[2:]]
     if groups == 1 and kernel == steps == [1, 1] and around == [0, 0] and is_channels_last(x):
         return product(low, x, weight, bias)
-    if weight.shape[1] == ONE and weight.shape[0] == x.shape[1] and kernel[0] * kernel[1] <= WINDOW and (
-        groups == weight.shape[0].as_int() and x.dtype is torch.float32
-    ):  # fmt: skip
+    is_of_depth = groups == weight.shape[0].as_int() and weight.shape[:2] == (x.shape[1], ONE)
+    if is_of_depth and groups >= VECTOR and kernel[0] * kernel[1] <= WINDOW and x.dtype is torch.float32:
         return of_depth(low, x, weight, bias, kernel, steps, around, apart)
     if not config.pack_weights:
         return NotImplemented

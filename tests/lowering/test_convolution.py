@@ -83,12 +83,13 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
         image(2).contiguous(memory_format=torch.channels_last),
     ),
     "1 x 1, with a bias, of a result": lambda: (nn.Sequential(nn.Conv2d(8, 4, 3), nn.Conv2d(4, 6, 1)), image(2)),
-    "of depth": lambda: (nn.Conv2d(8, 8, 3, padding=1, groups=8), image()),
+    "of depth": lambda: (nn.Conv2d(16, 16, 3, padding=1, groups=16), image(channels=16)),
     "of depth, strided, dilated": lambda: (
-        nn.Conv2d(8, 8, (3, 5), stride=2, padding=(1, 2), dilation=(2, 1), groups=8, bias=False),
-        image(2),
+        nn.Conv2d(20, 20, (3, 5), stride=2, padding=(1, 2), dilation=(2, 1), groups=20, bias=False),
+        image(2, channels=20),
     ),
-    "of depth, large windows": lambda: (nn.Conv2d(8, 8, 7, padding=3, groups=8), image()),
+    "of depth, few channels": lambda: (nn.Conv2d(8, 8, 3, groups=8), image()),
+    "of depth, large windows": lambda: (nn.Conv2d(16, 16, 7, padding=3, groups=16), image(channels=16)),
     "of groups": lambda: (nn.Conv2d(8, 16, 3, padding=1, groups=2), image()),
     "unequal windows": lambda: (nn.Conv2d(8, 4, (1, 3), padding=(0, 1)), image()),
     "channels last": lambda: (
