@@ -247,6 +247,18 @@ KNOBS: tuple[Knob, ...] = (
         kept=(True,),
     ),
     Knob(
+        "pack_weights",
+        (_B,),
+        True,
+        "in inference on the CPU, keep the weights of convolutions in oneDNN's layout as well; doubles their memory",
+    ),
+    Knob(
+        "freezing",
+        (_B,),
+        False,
+        "weights stay as they are: a call does not compare the bytes of packed weights; call reset() after a change",
+    ),
+    Knob(
         "emulate_precision_casts",
         (_B,),
         True,
@@ -467,6 +479,8 @@ guard_nn_modules: bool
 activation_memory_budget: float
 partition: str
 fallback_random: bool
+pack_weights: bool
+freezing: bool
 emulate_precision_casts: bool
 fast_math: bool
 deterministic: bool

@@ -15,6 +15,7 @@
 //! - `argument.rs`, `aten.rs`, and its routes `by_shim.rs`, `by_stack.rs`, `by_python.rs`: operators;
 //! - `launch.rs`: GPU kernels;
 //! - `cuda_graphs.rs`: recordings of all GPU kernels of a call;
+//! - `pack.rs`: packed weights;
 //! - `pins.rs`, `shared.rs`: foreign code, and inputs that share memory;
 //! - `object.rs`: the Python type.
 
@@ -28,6 +29,7 @@ mod by_stack;
 mod cuda_graphs;
 mod launch;
 mod object;
+mod pack;
 mod pins;
 pub mod real;
 mod shared;
@@ -54,6 +56,7 @@ use arena::{Block, DynamicBlock};
 use aten::Aten;
 use cuda_graphs::{Graphs, Replay};
 use launch::Launch;
+use pack::Pack;
 use pins::Pins;
 use real::Real;
 use size::{Dims, Numbers, Size, FLOAT, NUMBER};
@@ -105,6 +108,7 @@ enum Step {
     },
     Launch(Box<Launch>),
     Aten(Box<Aten>),
+    Pack(Box<Pack>),
     /// Gives an operator's result the layout that kernels expect.  Copies the result if its layout differs.
     Expect {
         slot: usize,
@@ -234,6 +238,7 @@ impl Plan {
             Step::Kernel { .. } => "kernel",
             Step::Launch(_) => "launch",
             Step::Aten(call) => call.route(),
+            Step::Pack(_) => "pack",
             Step::Expect { .. } => "expect",
             Step::CountVersions(_) => "count_versions",
             Step::Free(_) => "free",
@@ -569,6 +574,7 @@ impl Step {
             Step::Kernel { slots, .. } => (slots.to_vec(), vec![]),
             Step::Launch(launch) => (launch.slots.to_vec(), vec![]),
             Step::Aten(call) => (call.reads.clone(), call.out.iter().flatten().copied().collect()),
+            Step::Pack(pack) => (vec![pack.weight], vec![pack.slot]),
             Step::Expect { slot, .. } => (vec![*slot], vec![]),
             Step::CountVersions(slots) => (slots.to_vec(), vec![]),
             Step::Free(_) => (vec![], vec![]),
@@ -692,6 +698,7 @@ impl Frame<'_, '_> {
             }
             Step::Launch(launch) => self.start(launch)?,
             Step::Aten(call) => call.call(self)?,
+            Step::Pack(pack) => pack.run(self)?,
             Step::Expect { slot, shape, stride, dtype, device } => {
                 let given = self.handle(*slot)?;
                 let sizes = shape.resolve(self.env, &mut self.room.0)?;

@@ -39,6 +39,8 @@ KNOBS = (
     "activation_memory_budget",
     "deterministic",
     "emulate_precision_casts",
+    "pack_weights",
+    "freezing",
     "triton.cudagraphs",
     "triton.cudagraph_dynamic_shape_rerecord_limit",
     *(row.name for row in config.KNOBS if row.name.startswith("trace.")),
