@@ -15,6 +15,7 @@ from pycompiler._native import __version__
 from pycompiler.api import (
     compile,
     counters,
+    cudagraph_mark_step_begin,
     disable,
     explain_miss,
     graph_break,
@@ -45,6 +46,7 @@ from pycompiler.debug import observer_switches as _switch  # noqa: F401  (hears 
 from pycompiler.debug.guard_profile import guard_profile
 from pycompiler.debug.explain import explain
 from pycompiler.operators.numpy_arrays import wrap_numpy
+from pycompiler.ir.cuda_graph_override import override_cudagraphs
 from pycompiler.ir.function_marks import (
     allow_in_graph,
     assume_constant_result,
@@ -70,11 +72,13 @@ engine.initialise()
 
 __all__ = [
     "__version__", "allow_in_graph", "assume_constant_result", "compile", "compile_times", "config", "counters",
+    "cudagraph_mark_step_begin",
     "disable", "disallow_in_graph", "error_on_graph_break", "exc", "explain", "explain_miss", "get_default_backend",
     "graph_break", "guard_profile", "is_compiling", "is_dynamo_compiling", "is_exporting",
     "keep_portable_guards_unsafe", "keep_tensor_guards_unsafe", "list_backends", "load", "load_cache_artifacts",
     "load_compiled_function", "lookup_backend", "mark_dynamic",
     "mark_static", "mark_unbacked", "maybe_mark_dynamic", "nested_compile_region", "nonstrict_trace", "optimize",
+    "override_cudagraphs",
     "precompile", "register_backend", "reset", "run", "save", "save_cache_artifacts",
     "set_default_backend", "set_policy", "set_stance", "skip", "skip_all_guards_unsafe",
     "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe", "skip_guard_on_inbuilt_nn_modules_unsafe",

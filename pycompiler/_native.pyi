@@ -207,7 +207,8 @@ def accessors() -> list[str]: ...
 class Plan:
     """Executes an `ir.plan.Plan`.  Several threads may call it at once."""
 
-    def __new__(cls, plan: ir_plan.Plan, /) -> Plan: ...
+    def __new__(cls, plan: ir_plan.Plan, graphs: Any = None, /) -> Plan:
+        """graphs: a `runtime.cuda_graphs.CudaGraphs`, or None."""
     def __call__(self, *inputs: torch.Tensor | list[torch.Tensor]) -> tuple[Any, ...]:
         """The outputs for these inputs.  A single list of inputs is emptied, and each input is freed after its last use."""
     @property
@@ -226,6 +227,8 @@ class Plan:
     def arena_bytes(self) -> int:
         """Bytes of scratch memory of one call, without parts of dynamic size."""
     @property
+    def graphs(self) -> Any: ...
+    @property
     def exclusive(self) -> tuple[list[int], Callable[..., Sequence[Any]]] | None:
         """The arguments (written, eager) of `unless_shared`."""
 
@@ -235,6 +238,10 @@ def unless_shared(plan: Plan, written: Sequence[int], eager: Callable[..., Seque
 
 def shares_memory(values: tuple[Any, ...], written: Sequence[int]) -> bool:
     """Whether a tensor at a position in `written` overlaps the memory of another tensor."""
+
+def storage_holders(tensor: torch.Tensor) -> tuple[int, int | None]:
+    """An id of the tensor's storage, and the number of references to it.  None in place of the number if this torch's
+    storages cannot be counted."""
 
 def kind_of(tensor: torch.Tensor) -> int:
     """0 if the values are stored as they are, 1 if they are stored negated or conjugated, 2 for any other tensor (sparse,

@@ -9,8 +9,7 @@ from __future__ import annotations
 ABSENT: dict[str, str] = {
     # torch.compiler
     "PrecompileError": "pycompiler.exc.PrecompileError",
-    "cudagraph_mark_step_begin": "CUDA graphs are not recorded yet",
-    "cudagraph_mark_warmup_incomplete": "CUDA graphs are not recorded yet",
+    "cudagraph_mark_warmup_incomplete": "graphs with operators of other libraries are not recorded as CUDA graphs",
     "set_enable_guard_collectives": "ranks compile by themselves: guards are not compared between processes",
     # torch._dynamo
     "OptimizedModule": "compile() of a module returns an instance of a subclass of the module's class",
@@ -23,7 +22,6 @@ ABSENT: dict[str, str] = {
     "is_dynamo_disable_recursive": "marks are an attribute of functions",
     "mark_static_address": "kernels take addresses at each call",
     "optimize_assert": "compile(fullgraph=True)",
-    "override_cudagraphs": "CUDA graphs are not recorded yet",
     "override_optimization_hint": "sizes are optimised for the values of the first call",
     "patch_dynamo_config": "assign to pycompiler.config around the call, or pass options to compile()",
     "replay": "pycompiler.debug.replay(file), or python -m pycompiler replay FILE",

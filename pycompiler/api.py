@@ -61,11 +61,11 @@ def compile(
             True: sizes are symbols from the first compile on.  False: sizes are always numbers.
         backend: A name of `list_backends(None)`, or a callable `(gm, example_inputs) -> callable`.  Such a callable also
             gets `mode=` and `options=`, if they are given.  None: the backend of `get_default_backend()`.
-        mode: A name of torch.compile's modes, accepted for compatibility.  Backends of this package log that it has no
-            effect.  Excludes `options`.
+        mode: A name of torch.compile's modes.  "reduce-overhead" records graphs on a GPU as CUDA graphs, like
+            `options={"triton.cudagraphs": True}`.  The other names have no effect, which is logged.  Excludes `options`.
         options: Settings of this callable: the [knobs](knobs.md) `threads`, `partition`, `activation_memory_budget`,
-            `deterministic`, `fallback_random`, `emulate_precision_casts`, `trace.…`, and `guard_filter_fn`, a function that
-            selects guards.
+            `deterministic`, `fallback_random`, `emulate_precision_casts`, `triton.…`, `trace.…`, and `guard_filter_fn`, a
+            function that selects guards.
         name: The name in logs and messages.  None: the program's own name.
         disable: Return `model` unchanged.
         recompile_limit: The most entries of one code object.  None: `config.recompile_limit`, read at each miss.
@@ -129,7 +129,7 @@ def compile(
         ours=ours,
         dynamic=dynamic,
         backend_options={} if ours else {k: v for k, v in passed.items() if v},
-        knobs=known.knobs(settings) if ours else {},
+        knobs=known.knobs(mode, settings) if ours else {},
         background=config.background_compile if background is None else background,
         verify=float(verify),
     )
@@ -624,6 +624,21 @@ def graph_break(msg: str = "") -> None:
 
 
 graph_break._pycompiler_break = True  # type: ignore[attr-defined]
+
+
+def cudagraph_mark_step_begin() -> None:
+    """Accepted for programs of torch.compile, which overwrites the outputs of the step before.  It does nothing.
+
+    Here an output of a CUDA graph keeps its value while the program refers to it.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x + 1, mode="reduce-overhead")
+        for _ in range(3):
+            pycompiler.cudagraph_mark_step_begin()
+            compiled(torch.ones(3))
+        ```
+    """
 
 
 def is_compiling() -> bool:

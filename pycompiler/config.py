@@ -247,6 +247,18 @@ KNOBS: tuple[Knob, ...] = (
         kept=(True,),
     ),
     Knob(
+        "pack_weights",
+        (_B,),
+        True,
+        "in inference on the CPU, keep the weights of convolutions in oneDNN's layout as well; doubles their memory",
+    ),
+    Knob(
+        "freezing",
+        (_B,),
+        False,
+        "weights stay as they are: a call does not compare the bytes of packed weights; call reset() after a change",
+    ),
+    Knob(
         "emulate_precision_casts",
         (_B,),
         True,
@@ -285,7 +297,20 @@ KNOBS: tuple[Knob, ...] = (
         low=0.0,
     ),
     Knob("cxx_flags", (_S,), "", "additional flags for the C++ compiler"),
-    Knob("triton.cudagraphs", (_B,), False, "record CUDA graphs; not supported", kept=(False,)),
+    Knob(
+        "triton.cudagraphs",
+        (_B,),
+        False,
+        "record the kernels of a graph as a CUDA graph, and replay it",
+        env=("TORCHINDUCTOR_CUDAGRAPHS",),
+    ),
+    Knob(
+        "triton.cudagraph_dynamic_shape_rerecord_limit",
+        (_I,),
+        8,
+        "limit of recorded combinations of sizes for one graph; calls with further sizes launch kernels one by one",
+        low=1,
+    ),
     Knob("cache_dir", (_S,), _default_cache_dir(), "folder of built kernels"),
     Knob("disk_cache", (_B,), True, "store built kernels in cache_dir, for later processes"),
     # errors and debugging
@@ -454,6 +479,8 @@ guard_nn_modules: bool
 activation_memory_budget: float
 partition: str
 fallback_random: bool
+pack_weights: bool
+freezing: bool
 emulate_precision_casts: bool
 fast_math: bool
 deterministic: bool

@@ -28,7 +28,7 @@ from pycompiler.ir.verify import verify
 from pycompiler.logs import artifact, stage
 from pycompiler.operators.kernel_type_checks import tensors_of
 from pycompiler.progress import note_kernels
-from pycompiler.runtime import build, segments, triton_build
+from pycompiler.runtime import build, cuda_graphs, segments, triton_build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.toolchain import NoCompiler
 from pycompiler.symbolic.symbols import Specialise, symbols_of
@@ -80,7 +80,7 @@ def compile_aten(
         if plan.module:
             with phase("build"), allowed():
                 triton_build.build(plan)
-        return _native.Plan(plan)
+        return _native.Plan(plan, cuda_graphs.of_plan(gm, plan))
     except NoCompiler:
         return forward_of(gm)
     except Specialise as needed:

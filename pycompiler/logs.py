@@ -45,7 +45,6 @@ STAGES: dict[str, str] = {
 # Names of torch that mean nothing here, each with the reason.
 UNSUPPORTED_LOGS: dict[str, str] = {
     "compiled_autograd": "backwards are compiled with their forwards; torch's compiled autograd calls them as they are",
-    "cudagraphs": "CUDA graphs are not recorded",
     "distributed": "graphs are not cut at buckets: `graph` shows whole graphs",
     "export": "pycompiler has no export: torch.export has its own log",
     "post_grad_graphs": "no pass rewrites the graph after gradients: `aot_graphs` shows it",
@@ -92,6 +91,7 @@ ARTIFACTS: dict[str, Row] = {
     "kernel_code": Row("native", "generated C++ or Triton source"),
     "perf_hints": Row("native", "reasons why the code is not faster", _I),
     "cache": Row("runtime", "disk cache hits and misses", _I),
+    "cudagraphs": Row("runtime", "recorded CUDA graphs, and why a graph or a call is not recorded"),
 }
 
 # Artefacts that are on by default.

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from tests import children
 
-SECONDS = 60
+SECONDS = 300
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from tests import processes; processes.serve(*sys.argv[2:])"
 

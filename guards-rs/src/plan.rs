@@ -14,6 +14,8 @@
 //! - `arena.rs`: memory;
 //! - `argument.rs`, `aten.rs`, and its routes `by_shim.rs`, `by_stack.rs`, `by_python.rs`: operators;
 //! - `launch.rs`: GPU kernels;
+//! - `cuda_graphs.rs`: recordings of all GPU kernels of a call;
+//! - `pack.rs`: packed weights;
 //! - `pins.rs`, `shared.rs`: foreign code, and inputs that share memory;
 //! - `object.rs`: the Python type.
 
@@ -24,8 +26,10 @@ mod build;
 mod by_python;
 mod by_shim;
 mod by_stack;
+mod cuda_graphs;
 mod launch;
 mod object;
+mod pack;
 mod pins;
 pub mod real;
 mod shared;
@@ -50,7 +54,9 @@ use crate::registered_object;
 use crate::watch::{eye, CallObserver, Range};
 use arena::{Block, DynamicBlock};
 use aten::Aten;
+use cuda_graphs::{Graphs, Replay};
 use launch::Launch;
+use pack::Pack;
 use pins::Pins;
 use real::Real;
 use size::{Dims, Numbers, Size, FLOAT, NUMBER};
@@ -102,6 +108,7 @@ enum Step {
     },
     Launch(Box<Launch>),
     Aten(Box<Aten>),
+    Pack(Box<Pack>),
     /// Gives an operator's result the layout that kernels expect.  Copies the result if its layout differs.
     Expect {
         slot: usize,
@@ -184,6 +191,7 @@ pub struct Plan {
     /// The dynamic parts of the host's block.  They follow its static part, one after the other.
     rooms: Vec<DynamicBlock>,
     exclusive: shared::Exclusive,
+    graphs: Option<Graphs>,
     /// Whether a step may run Python code: an operator, a version count, or a computed float.
     may_run_python: bool,
     source: Py<PyAny>,
@@ -230,6 +238,7 @@ impl Plan {
             Step::Kernel { .. } => "kernel",
             Step::Launch(_) => "launch",
             Step::Aten(call) => call.route(),
+            Step::Pack(_) => "pack",
             Step::Expect { .. } => "expect",
             Step::CountVersions(_) => "count_versions",
             Step::Free(_) => "free",
@@ -293,11 +302,22 @@ impl Plan {
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
         let mut env = self.numbers(py, inputs)?; // before the first address is read: `__index__` may run any code
-        let is_odd = self.bind(py, inputs, slots, ptrs)?;
-        if let Some(eager) = self.exclusive.instead(&slots[..self.n_inputs]) {
-            return paused(|| shared::run_eager(self, py, eager, inputs, sink));
-        }
-        self.measure(&mut env, slots)?;
+        let mut may_replay = self.graphs.is_some();
+        let is_odd = loop {
+            let is_odd = self.bind(py, inputs, slots, ptrs)?;
+            if let Some(eager) = self.exclusive.instead(&slots[..self.n_inputs]) {
+                return paused(|| shared::run_eager(self, py, eager, inputs, sink));
+            }
+            self.measure(&mut env, slots)?;
+            if is_odd || !may_replay {
+                break is_odd;
+            }
+            match self.replay(py, inputs, &env, slots, sink)? {
+                Replay::Done => return Ok(()),
+                Replay::No => break is_odd,
+                Replay::Asked => may_replay = false, // Python code ran: addresses are read again
+            }
+        };
         let mut room = (Numbers::new(), Numbers::new());
         let (rooms, bytes) = self.room_starts(&env, &mut room).map_err(|Failure(text)| self.unfit(&text))?;
         let scratch = if bytes > 0 { Some(Scratch::take(bytes)?) } else { None };
@@ -554,6 +574,7 @@ impl Step {
             Step::Kernel { slots, .. } => (slots.to_vec(), vec![]),
             Step::Launch(launch) => (launch.slots.to_vec(), vec![]),
             Step::Aten(call) => (call.reads.clone(), call.out.iter().flatten().copied().collect()),
+            Step::Pack(pack) => (vec![pack.weight], vec![pack.slot]),
             Step::Expect { slot, .. } => (vec![*slot], vec![]),
             Step::CountVersions(slots) => (slots.to_vec(), vec![]),
             Step::Free(_) => (vec![], vec![]),
@@ -677,6 +698,7 @@ impl Frame<'_, '_> {
             }
             Step::Launch(launch) => self.start(launch)?,
             Step::Aten(call) => call.call(self)?,
+            Step::Pack(pack) => pack.run(self)?,
             Step::Expect { slot, shape, stride, dtype, device } => {
                 let given = self.handle(*slot)?;
                 let sizes = shape.resolve(self.env, &mut self.room.0)?;
@@ -866,6 +888,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(use_gpu_driver, m)?)?;
     m.add_function(wrap_pyfunction!(shared::unless_shared, m)?)?;
     m.add_function(wrap_pyfunction!(shared::shares_memory, m)?)?;
+    m.add_function(wrap_pyfunction!(cuda_graphs::storage_holders, m)?)?;
     m.add_function(wrap_pyfunction!(kind_of, m)?)?;
     m.add_function(wrap_pyfunction!(shim_schemas, m)?)
 }

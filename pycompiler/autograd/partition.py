@@ -414,11 +414,13 @@ def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> 
 
 
 def forward_only(joint: Joint) -> fx.GraphModule:
-    """The forward graph of a joint graph without gradients: returns the fresh outputs."""
+    """The forward graph of a joint graph without gradients: returns the fresh outputs.  `meta["inference"]` marks it."""
     fw = _forward(joint, set(joint.tangents), [])
     outputs = [fw.no_view(n) for n in joint.fresh]
     _store(fw, joint)
-    return fw.finish(outputs)
+    module = fw.finish(outputs)
+    module.meta["inference"] = True
+    return module
 
 
 def _forward(joint: Joint, backward: set[fx.Node], wanted: Sequence[fx.Node]) -> _CopyBuilder:

@@ -33,4 +33,4 @@ def compile_fx(
     if mode is not None:
         known.check_mode(mode)
     known.log_without_effect(mode, options or {})
-    return backends.of_graph(gm, example_inputs, known.knobs(options or {}))
+    return backends.of_graph(gm, example_inputs, known.knobs(mode, options or {}))

@@ -39,9 +39,14 @@ KNOBS = (
     "activation_memory_budget",
     "deterministic",
     "emulate_precision_casts",
+    "pack_weights",
+    "freezing",
     "triton.cudagraphs",
+    "triton.cudagraph_dynamic_shape_rerecord_limit",
     *(row.name for row in config.KNOBS if row.name.startswith("trace.")),
 )
+# Modes that stand for options.
+OF_MODES: dict[str | None, dict[str, Any]] = {"reduce-overhead": {"triton.cudagraphs": True}}
 OPTIONS = ("guard_filter_fn", *WITHOUT_EFFECT, *KNOBS)
 
 
@@ -75,13 +80,13 @@ def check_filter(value: object) -> None:
 
 def log_without_effect(mode: str | None, options: Mapping[str, Any]) -> None:
     """Log settings without an effect, once per process each."""
-    if mode not in (None, "default"):
+    if mode not in (None, "default", *OF_MODES):
         config.say_once(f"mode {mode!r} has no effect: nothing reads it yet")
     for key, value in options.items():
         if key in WITHOUT_EFFECT and value not in WITHOUT_EFFECT[key].holds:
             config.say_once(f"option {key} = {value!r} has no effect: nothing reads it yet")
 
 
-def knobs(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are knobs of `config`; they hold for compiles of one callable."""
-    return {key: value for key, value in options.items() if key in KNOBS}
+def knobs(mode: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Knobs of `config` that mode and options set for compiles of one callable."""
+    return {**OF_MODES.get(mode, {}), **{key: value for key, value in options.items() if key in KNOBS}}

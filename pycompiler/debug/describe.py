@@ -18,7 +18,7 @@ from pycompiler.debug.render import code_of
 from pycompiler.ir.guards import Guard, UserFrame, own_place
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
-from pycompiler.ir.plan import Aten, Kernel, Launch, Plan
+from pycompiler.ir.plan import Aten, Kernel, Launch, Pack, Plan
 from pycompiler.pipeline.records import GraphRecord, RecompileRecord
 from pycompiler.symbolic.hints import hinted, likely_product
 
@@ -203,7 +203,13 @@ def parts(schedule: Schedule) -> list[int]:
 
 def step_times(plan: Plan, each: Sequence[float], parts: Sequence[int]) -> tuple[list[float], float]:
     """Nanoseconds of each step of a schedule, and of the rest.  All is rest if steps cannot be matched."""
-    work = [spent for step, spent in zip(plan.steps, each, strict=True) if isinstance(step, (Kernel, Aten, Launch))]
+    work, packing = [], 0.0
+    for step, spent in zip(plan.steps, each, strict=True):
+        if isinstance(step, Pack):  # a part of the call that reads the packed weight
+            packing += spent
+        elif isinstance(step, (Kernel, Aten, Launch)):
+            work.append(spent + packing)
+            packing = 0.0
     if len(work) != sum(parts):
         return [], sum(each)
     ends = list(itertools.accumulate(parts))

@@ -168,6 +168,31 @@ class Aten:
 
 
 @dataclass(frozen=True)
+class Pack:
+    """slot = op(weight, *args): the tensor in slot `weight` in the memory layout that the next operator reads fastest.
+
+    The engine keeps the result across calls.  It packs again when the bytes of the weight differ: it compares a 64-bit
+    hash, since writes through `.data` or NumPy do not count versions.  `frozen`: the bytes are not compared while the
+    weight has the same address.  `args` are constants.
+    """
+
+    slot: int
+    weight: int
+    op: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    frozen: bool = False
+
+    @property
+    def call(self) -> Aten:
+        """The call that packs."""
+        return Aten(self.op, (SlotRef(self.weight), *self.args), {}, (self.slot,))
+
+    @property
+    def label(self) -> str:
+        return f"pack slot {self.weight}"
+
+
+@dataclass(frozen=True)
 class Expect:
     """Check that the tensor in `slot`, an operator's result, has the layout that kernels expect.
 
@@ -226,7 +251,7 @@ class Compute:
     value: Real
 
 
-Step = Alloc | View | Kernel | Launch | Aten | Expect | CountVersions | Free | CopyInto | Compute
+Step = Alloc | View | Kernel | Launch | Aten | Pack | Expect | CountVersions | Free | CopyInto | Compute
 
 
 @dataclass

@@ -13,6 +13,7 @@ Read in this order:
 - `pointwise.py`, `activations.py`, `casts.py`, `creation.py`, `views.py`: one loop or none per operator.
 - `indexing.py`, `checked_indices.py`, `joining.py`: index tensors, their checks, concatenation and padding.
 - `reductions.py`, `normalization.py`, `pooling.py`, `losses.py`, `matmul.py`: folds.
+- `convolution.py`: convolutions with packed weights.
 - `partial_updates.py`, `input_stores.py`: writes to inputs.
 - `aten_kernels.py`: operators that stay ATen kernels.
 """
@@ -20,6 +21,7 @@ Read in this order:
 from pycompiler.lowering import (
     activations,
     casts,
+    convolution,
     creation,
     indexing,
     input_stores,
@@ -39,6 +41,7 @@ from pycompiler.lowering.registry import LOWERINGS, lowering
 FAMILIES = (
     activations,
     casts,
+    convolution,
     creation,
     indexing,
     joining,

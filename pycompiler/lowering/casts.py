@@ -24,7 +24,7 @@ def converted(low: Lowering, x: Value) -> Any:
     number = None if x.number is None else in_dtype(x.number, x.dtype, fake.dtype)
     if number is not None:
         return Value.constant(number, x.shape, fake.dtype, fake.device)
-    return low.pointwise(lambda b, i: x.load(b, i).to(fake.dtype), low.buffer_for(fake))
+    return low.pointwise(lambda b, i: x.load(b, i).to(fake.dtype), low.buffer_for(fake, like=[x]))
 
 
 @lowering(aten.clone.default, aten.lift_fresh_copy.default)

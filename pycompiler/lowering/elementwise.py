@@ -49,7 +49,7 @@ def elementwise(low: Lowering, tree: Callable[..., Val], args: Sequence[Any], ki
     - dtype: the computation dtype, when promotion does not give it.
     - exact: positions of scalars that ATen's half precision kernels use unrounded (see `operand_dtype`).
     """
-    buffer = low.buffer_for(low.fake)
+    buffer = low.buffer_for(low.fake, like=[a for a in args if isinstance(a, Value)])
     compute = dtype or computation_dtype(args, kind)
     common = as_float(promoted(args)) if kind is Kind.FLOAT else promoted(args)
     given = [operand_dtype(a, common, buffer.device, k in exact) for k, a in enumerate(args)]
@@ -90,7 +90,7 @@ def operand_dtype(a: Any, dtype: torch.dtype, device: torch.device, exact: bool)
 
 def mixed(low: Lowering, tree: Callable[..., Val], values: Sequence[Value]) -> Value:
     """As elementwise, but each operand comes in its own dtype."""
-    buffer = low.buffer_for(low.fake)
+    buffer = low.buffer_for(low.fake, like=values)
     values = [low.on_device(v, buffer.device) for v in values]
     return low.pointwise(lambda b, i: tree(*(broadcast_load(v, b, i, buffer.shape) for v in values)), buffer)
 

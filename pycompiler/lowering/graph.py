@@ -7,6 +7,7 @@ In: a GraphModule whose nodes call ATen operators and carry `meta["val"]` (FakeT
 
 Each operator becomes values without code (views, constants), Loops that fill one fresh buffer each, or an Extern call
 of its ATen kernel.  Buffers have the strides of the fake tensors, so an Extern's operands are laid out as in the trace.
+Exception: a packed convolution gives its result channels last, and the loops behind it keep that layout (`channels_last`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pycompiler.lowering.registry import ANY_DTYPE, LOWERINGS
 from pycompiler.lowering.values import (
     Exprs,
     Value,
+    channels_last_strides,
     contiguous_strides,
     expand,
     hints_of,
@@ -84,6 +86,7 @@ class Lowering:
         self.updates: Any = None  # `partial_updates.Updates`, computed on demand
         self._placed: dict[fx.Node, Value] = {}  # nodes -> operands of Externs
         self.filled: set[str] = set()  # buffers that loops fill
+        self.channels_last: set[str] = set()  # buffers that are channels last, whatever the trace has
         self.symbols: Symbols | None = None
         self._reals: dict[Real, Real] = {}  # floats computed from symbols -> their names
         self.replaced: dict[str, Expr] = {}  # constants of symbols when the lowering began
@@ -140,14 +143,37 @@ class Lowering:
     def fresh(self, dtype: torch.dtype, shape: Exprs, stride: Exprs, device: torch.device) -> Buffer:
         return self.declare(f"b{len(self.program.buffers)}", dtype, shape, stride, device)
 
-    def buffer_for(self, fake: torch.Tensor, dtype: torch.dtype | None = None) -> Buffer:
+    def buffer_for(
+        self, fake: torch.Tensor, dtype: torch.dtype | None = None, like: Sequence[Value | None] = ()
+    ) -> Buffer:
+        """A buffer with the strides of `fake`, or channels last if one of `like` is so against the trace."""
         shape = to_exprs(fake.shape)
         stride = to_exprs(fake.stride())
+        if self.channels_last and self.keeps_channels_last(fake, like):
+            return self.channels_last_buffer(fake, dtype)
         if not is_dense(shape, stride):
             if all(e.is_const for e in (*shape, *stride)) and not is_injective(shape, stride):
                 raise SymbolicError("a result whose elements share memory")
             stride = dense_like(shape, stride)
         return self.fresh(dtype or fake.dtype, shape, stride, fake.device)
+
+    def channels_last_buffer(self, fake: torch.Tensor, dtype: torch.dtype | None = None) -> Buffer:
+        """A buffer of rank 4 whose layout is channels last."""
+        shape = to_exprs(fake.shape)
+        buffer = self.fresh(dtype or fake.dtype, shape, channels_last_strides(shape), fake.device)
+        self.channels_last.add(buffer.name)
+        return buffer
+
+    def keeps_channels_last(self, fake: torch.Tensor, like: Sequence[Value | None]) -> bool:
+        """Whether the result is stored channels last: as an operand is, unless the caller gets it."""
+        if fake.dim() != 4 or any(user.op == "output" for user in self.node.users):
+            return False
+        return any(v is not None and self.is_channels_last(v) for v in like)
+
+    def is_channels_last(self, v: Value) -> bool:
+        """Whether v is a whole buffer that is channels last against the trace."""
+        whole = v.buffer in self.channels_last and v.rank == 4 and v.offset == 0
+        return whole and v.stride == channels_last_strides(v.shape)
 
     def value_of(self, buffer: Buffer) -> Value:
         return Value.strided(buffer.name, buffer.shape, buffer.stride, buffer.dtype, buffer.device)

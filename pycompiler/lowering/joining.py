@@ -31,7 +31,7 @@ def cat(low: Lowering, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 def fill_parts(low: Lowering, parts: Sequence[Value], dim: int) -> Value:
     """The parts one after the other along `dim`, in the fake result's dtype and strides.  Empty ones may have another rank."""
-    buffer = low.buffer_for(low.fake)
+    buffer = low.buffer_for(low.fake, like=parts)
     parts = [v for v in parts if all(n != 0 for n in v.shape)]
     if len(parts) <= 1:
         if parts:
@@ -83,7 +83,7 @@ def constant_pad_nd(low: Lowering, x: Value, pad: Sequence[Any], value: Any = 0)
 
 def padded(low: Lowering, x: Value, before: Sequence[Expr], value: Any) -> Value:
     """x at the offset `before` in the fake result's shape, `value` around it; a negative offset crops."""
-    buffer = low.buffer_for(low.fake)
+    buffer = low.buffer_for(low.fake, like=[x])
     if any(n == 0 for n in x.shape):
         return low.pointwise(lambda b, _: b.const(value, buffer.dtype), buffer)
     source = x if x.number is not None else low.realised(x)

@@ -78,7 +78,10 @@ def max_pool2d_with_indices(
             best, at = wins.where(value, best), wins.where(_small_index(body, place), at)
         return at
 
-    return low.pointwise(greatest, low.buffer_for(values)), low.pointwise(position, low.buffer_for(positions))
+    return tuple(
+        low.pointwise(emit, low.buffer_for(fake, like=[x]))
+        for emit, fake in ((greatest, values), (position, positions))
+    )
 
 
 def _pair(numbers: Sequence[int]) -> tuple[int, int]:

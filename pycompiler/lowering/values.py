@@ -86,6 +86,12 @@ def contiguous_strides(shape: Sequence[Expr]) -> Exprs:
     return tuple(strides)
 
 
+def channels_last_strides(shape: Sequence[Expr]) -> Exprs:
+    """Strides of an image (batch, channels, rows, columns) whose channels lie side by side."""
+    batch, rows, columns, channels = contiguous_strides([shape[d] for d in (0, 2, 3, 1)])
+    return (batch, channels, rows, columns)
+
+
 def extent(shape: Sequence[Expr], stride: Sequence[Expr]) -> Expr:
     """Elements from the first to the last, both included; 0 for an empty tensor."""
     if any(n == 0 for n in shape):

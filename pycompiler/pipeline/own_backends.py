@@ -14,6 +14,7 @@ from pycompiler import _native, autograd, backends, background, config, regions
 from pycompiler.errors import Unsupported
 from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir import choices, compile_names, phases
+from pycompiler.ir.cuda_graph_override import KINDS, OVERRIDE
 from pycompiler.ir.generated_source import drop_source_when_freed, forward_of, readable
 from pycompiler.ir.guards import UserFrame, own_frame
 from pycompiler.ir.phases import phase
@@ -30,6 +31,7 @@ from pycompiler.torch_compat.warning_listener import ALWAYS, Listening
 log = stage("aot")
 log_graphs = artifact("aot_graphs")
 
+GRAPHS = "triton.cudagraphs"
 FULLGRAPH = "fullgraph"  # in `meta` of a captured graph: it may not run eagerly
 BackendCompiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
@@ -82,7 +84,9 @@ def shared(
     gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any, whole: bool
 ) -> Callable[..., Sequence[Any]]:
     """`joint` of a graph, unless an equal graph is compiled already.  The `whole` graph of a frame may have equal
-    parts."""
+    parts.  Under CUDA graphs nothing is shared: a recording belongs to the parameters of one graph."""
+    if config.triton.cudagraphs or any(overridden(gm).values()):
+        return joint(gm, example_inputs, compiler, 3)
 
     def build(compiler: Any) -> Callable[..., Sequence[Any]]:
         made = in_parts(gm, example_inputs, compiler) if whole else None
@@ -97,6 +101,12 @@ def in_parts(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -
     if found is None:
         return None
     return region_parts.chained(gm, found, [shared(p.module, p.examples, compiler, False) for p in found])
+
+
+def overridden(gm: fx.GraphModule) -> dict[str, bool | None]:
+    """What the program says about CUDA graphs of this graph's forward and backward."""
+    found: dict[str, bool | None] = gm.meta.get(OVERRIDE) or dict.fromkeys(KINDS)
+    return found
 
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
@@ -157,15 +167,15 @@ def joint(
     log.info("model %d: %d nodes, %d inputs", number, len(gm.graph.nodes), len(example_inputs))
     seen = partial(compile_part, compiler, number, number_of_step)
     partition = "min_cut" if config.partition == "min_cut" else "default"
+    of_forward, of_backward = ({} if v is None else {GRAPHS: v} for v in overridden(gm).values())
+    knobs = {**own_knobs.now(), **(of_backward or ({GRAPHS: config.triton.cudagraphs} if of_forward else {}))}
     try:
-        with phases.model(number):
+        with phases.model(number), own_knobs(of_forward):
             return autograd.compile_joint(
                 gm,
                 example_inputs,
                 fw_compiler=partial(seen, "forward"),
-                bw_compiler=partial(
-                    compile_backward, seen, number, current_name(), own_knobs.now(), compile_names.current()
-                ),
+                bw_compiler=partial(compile_backward, seen, number, current_name(), knobs, compile_names.current()),
                 inference_compiler=partial(seen, "inference"),
                 partition=partition,
                 activation_memory_budget=config.activation_memory_budget,

@@ -6,6 +6,7 @@ In: a schedule and the source of its kernels.  Out: `ir.plan.Plan` with its libr
 - `plan_python.py`: a plan run in Python, the oracle of the native executor.
 - `segments.py`: graphs with operators that Python calls between plans.
 - `toolchain.py`, `build.py`: the C++ compiler; source -> library.
+- `cuda_graphs.py`: what of a plan is recorded as a CUDA graph, and when.
 - `triton_build.py`: Triton source -> GPU binaries.
 - `disk_cache.py`, `disk_entries.py`, `private_files.py`: the cache on disk, its entries, file permissions.
 - `output_code.py`: a plan as a Python file.

@@ -32,6 +32,7 @@ from pycompiler.ir.plan import (
     Free,
     Kernel,
     Launch,
+    Pack,
     Plan,
     SlotRef,
     Step,
@@ -280,6 +281,10 @@ class _Printer:
             return f"{names[0]} = {call}"
         return f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}"
 
+    def pack(self, step: Pack) -> str:
+        given = ", ".join([self.name(step.weight), *map(self.value, step.args)])
+        return f"{self.name(step.slot)} = torch.ops.{step.op}({given})"
+
     def expect(self, step: Expect) -> str:
         self.helpers.add("laid_out")
         layout = f"{self.value(step.shape)}, {self.value(step.stride)}, {step.dtype}"
@@ -340,6 +345,7 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
     Kernel: _Printer.kernel,
     Launch: _Printer.launch,
     Aten: _Printer.aten,
+    Pack: _Printer.pack,
     Expect: _Printer.expect,
     CountVersions: _Printer.count_versions,
     Free: _Printer.free,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from pycompiler import config
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Schedule
 from pycompiler.ir.loops import Extern, Ref, checks
 from pycompiler.ir.plan import (
@@ -23,12 +24,14 @@ from pycompiler.ir.plan import (
     Free,
     Kernel,
     Launch,
+    Pack,
     Plan,
     Size,
     SlotRef,
     Step,
     View,
 )
+from pycompiler.operators.packed_weights import packing
 from pycompiler.operators.propagate import is_ordinary
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
@@ -112,6 +115,11 @@ class _PlanBuilder:
         return tuple(dict.fromkeys(known[o] for o in self.origins.get(name, ()) if o in known)) if known else ()
 
     @cached_property
+    def returned(self) -> set[str]:
+        """The buffers of outputs."""
+        return {ref.buffer for ref in _refs(self.schedule.program.outputs)}
+
+    @cached_property
     def origins(self) -> dict[str, tuple[str, ...]]:
         """Buffers computed by kernels -> the nodes that they come from."""
         nests = [n for step in self.schedule.steps if isinstance(step, KernelGroup) for n in step.nests]
@@ -165,11 +173,22 @@ class _PlanBuilder:
         if counted := [self.slot(name) for name in parts if name in self.schedule.stores]:
             # The call counts the versions of the view only, which has no other holder.
             self.steps.append(CountVersions(tuple(counted)))
-        self.steps.append(Aten(node.op, args, kwargs, tuple(out)))
+        self.steps.append(Aten(node.op, self.packed(node, args, temporary), kwargs, tuple(out)))
         for b in node.out:
-            if b is not None and b.name in self.by_address:
+            if b is not None and (b.name in self.by_address or b.name in self.doubtful & self.returned):
                 self.steps.append(Expect(self.slot_of[b.name], _sizes(b.shape), _sizes(b.stride), b.dtype, b.device))
         return temporary
+
+    def packed(self, node: Extern, args: Any, temporary: list[int]) -> Any:
+        """The call's arguments.  A weight that is an input is packed by a step of its own."""
+        found = packing(node.op, node.args, self.schedule.program.hints)
+        if found is None:
+            return args
+        slot = self.new_slot()
+        temporary.append(slot)
+        weight = args[found.position].slot
+        self.steps.append(Pack(slot, weight, found.op, found.args, config.freezing))
+        return (*args[: found.position], SlotRef(slot), *args[found.position + 1 :])
 
     def argument(self, value: Any, temporary: list[int]) -> Any:
         if isinstance(value, Ref):

@@ -31,6 +31,7 @@ from pycompiler.ir.plan import (
     Free,
     Kernel,
     Launch,
+    Pack,
     Plan,
     Size,
     SlotRef,
@@ -85,7 +86,7 @@ def mutates(step: Step) -> bool:
 
 def label(step: Step) -> str:
     """A short description of the step."""
-    if isinstance(step, Kernel | Launch):
+    if isinstance(step, Kernel | Launch | Pack):
         return step.label
     return str(step.op) if isinstance(step, Aten) else type(step).__name__.lower()
 
@@ -172,6 +173,9 @@ class PythonPlan:
             raise ValueError(f"{step.op} gave {len(results)} results, the plan names {len(step.out)}")
         slots.update((slot, value) for slot, value in zip(step.out, results, strict=True) if slot is not None)
 
+    def _pack(self, step: Pack, slots: Slots, env: Env) -> None:
+        slots[step.slot] = step.op(slots[step.weight], *step.args)
+
     def _free(self, step: Free, slots: Slots, env: Env) -> None:
         for slot in step.slots:
             if slot >= self.n_inputs and slot not in self.plan.constants:
@@ -205,6 +209,7 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     Kernel: PythonPlan._kernel,
     Launch: PythonPlan._launch,
     Aten: PythonPlan._aten,
+    Pack: PythonPlan._pack,
     Expect: PythonPlan._expect,
     CountVersions: PythonPlan._count_versions,
     Free: PythonPlan._free,
@@ -229,6 +234,7 @@ READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
     Kernel: lambda step: step.slots,
     Launch: lambda step: tuple(slots_of(step.arguments)),
     Aten: lambda step: (*slots_of(step.args), *slots_of(tuple(step.kwargs.values()))),
+    Pack: lambda step: (step.weight,),
     Expect: lambda step: (step.slot,),
     CountVersions: lambda step: step.slots,
     Free: lambda step: (),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pycompiler.ir.plan import Alloc, Aten, Compute, CountVersions, Free, Kernel, Launch, Plan, Step, View
+from pycompiler.ir.plan import Alloc, Aten, Compute, CountVersions, Free, Kernel, Launch, Pack, Plan, Step, View
 from pycompiler.runtime.plan_python import READS
 from pycompiler.symbolic.expr import Expr
 
@@ -27,7 +27,7 @@ def check_plan(plan: Plan) -> None:
 
 def made_by(step: Step) -> tuple[int, ...]:
     """The slots that a step fills."""
-    if isinstance(step, Alloc | View):
+    if isinstance(step, Alloc | View | Pack):
         return (step.slot,)
     return tuple(s for s in step.out if s is not None) if isinstance(step, Aten) else ()
 

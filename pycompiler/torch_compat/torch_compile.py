@@ -149,17 +149,22 @@ def is_graph_break(target: Any) -> bool:
     return getattr(sys.modules.get("torch._dynamo.decorators"), "graph_break", None) is target
 
 
-def errors_around(function: types.FunctionType) -> str | None:
-    """For a function built by torch's `error_on_graph_break`: the manager's attribute that says whether breaks are errors.
+_MANAGERS = {
+    "ErrorOnGraphBreakDecoratorContextManager": ("error_on_graph_break",),
+    "CudagraphOverrideContextManager": ("fwd", "bwd"),
+}
 
-    Else None.  The function's free variables are the wrapped function and the manager.
+
+def settings_around(function: types.FunctionType) -> tuple[str, ...]:
+    """For a function built by one of torch's managers of settings: the manager's attributes with the settings.
+
+    Else ().  The function's free variables are the wrapped function and the manager.
     """
     if function.__code__.co_freevars != ("func", "self") or function.__module__ != "torch._dynamo.external_utils":
-        return None
+        return ()
     _, manager = function.__closure__ or ()
     cls = type(manager.cell_contents)
-    known = cls.__name__ == "ErrorOnGraphBreakDecoratorContextManager" and cls.__module__ == "torch._dynamo.decorators"
-    return "error_on_graph_break" if known else None
+    return _MANAGERS.get(cls.__name__, ()) if cls.__module__ == "torch._dynamo.decorators" else ()
 
 
 def is_disabled_call(code: types.CodeType) -> bool:

@@ -29,7 +29,7 @@ def run(programs: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     home = programs.parent
     path = f"{programs}:{os.environ['PATH']}"
     changed = {**os.environ, "PATH": path, "HOME": str(home), "NEXT_TREE": str(home / "tree"), **environment}
-    return subprocess.run([NEXT, "-q", "tests/native"], env=changed, capture_output=True, text=True, timeout=120)
+    return subprocess.run([NEXT, "-q", "tests/native"], env=changed, capture_output=True, text=True, timeout=400)
 
 
 def test_a_machine_without_rights_fails(programs: Path) -> None:

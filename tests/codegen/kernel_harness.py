@@ -13,7 +13,19 @@ from torch.utils import _pytree as pytree
 from pycompiler.codegen.cpp import generate
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.loops import Buffer, Loop, Op, Program, Reduction, Ref
-from pycompiler.ir.plan import KERNEL_ERRORS, Alloc, Aten, CountVersions, Expect, Free, Kernel, Plan, SlotRef, View
+from pycompiler.ir.plan import (
+    KERNEL_ERRORS,
+    Alloc,
+    Aten,
+    CountVersions,
+    Expect,
+    Free,
+    Kernel,
+    Pack,
+    Plan,
+    SlotRef,
+    View,
+)
 from pycompiler.ir.target import of_program
 from pycompiler.ir.verify import verify
 from pycompiler.runtime.build import build
@@ -136,6 +148,8 @@ def run_plan(plan: Plan, inputs: Sequence[Any], threads: int = 2) -> list[Any]:
                 for slot, value in zip(step.out, results, strict=False):
                     if slot is not None:
                         slots[slot] = value
+            case Pack():
+                slots[step.slot] = step.op(slots[step.weight], *step.args)
             case Expect():
                 assert slots[step.slot].dtype == step.dtype
                 assert tuple(slots[step.slot].shape) == step.shape

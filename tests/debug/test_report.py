@@ -45,7 +45,7 @@ sys.exit(7)
 def run(*arguments: str, cwd: Path, input: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
     command = [children.python(), "-m", "pycompiler", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, input=input, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, input=input, timeout=400)
 
 
 @pytest.fixture(scope="module")
@@ -414,7 +414,9 @@ os._exit(os.waitstatus_to_exitcode(status))
 
 def test_a_fork_has_a_trace_of_its_own(tmp_path: Path) -> None:
     environment = {**os.environ, "PYCOMPILER_TRACE": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([children.python(), "-c", FORKS], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [children.python(), "-c", FORKS], env=environment, capture_output=True, text=True, timeout=400
+    )
     assert done.returncode == 0, done.stderr
     files = [path.read_text().splitlines() for path in tmp_path.glob("*.jsonl")]
     assert len(files) == 2

@@ -119,11 +119,11 @@ def test_another_thread_may_drop_everything_meanwhile() -> None:
         def __eq__(self, other: object) -> bool:
             if thread.is_alive():
                 asked.set()
-                dropped.wait(10)
+                dropped.wait(300)
             return False
 
     def drop() -> None:
-        asked.wait(10)
+        asked.wait(300)
         call.reset()
         fn.__defaults__ = (None,)
         del box.d

@@ -25,7 +25,7 @@ def run_threads(n: int, body: Any) -> None:
     for t in threads:
         t.start()
     for t in threads:
-        t.join(30)
+        t.join(300)
         assert not t.is_alive(), "deadlock"
     assert not errors, errors[0]
 

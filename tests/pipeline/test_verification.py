@@ -264,7 +264,7 @@ class Gate:
         def run(*inputs: torch.Tensor) -> Any:
             self.threads.append(threading.current_thread().name)
             if background.inside():
-                assert self.go.wait(60)
+                assert self.go.wait(300)
             return [t * 2 for t in gm(*inputs)] if self.wrong else gm(*inputs)
 
         return run
@@ -315,7 +315,7 @@ def test_parameters_that_change_meanwhile(
     compare = verification.compare
 
     def late(*args: Any) -> Any:
-        assert not background.inside() or gate.go.wait(60)
+        assert not background.inside() or gate.go.wait(300)
         return compare(*args)
 
     monkeypatch.setattr(verification, "compare", late)
@@ -532,7 +532,7 @@ def test_numbers_that_other_threads_drew_are_no_difference(
 def test_threads_that_find_the_same_difference_say_it_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compare, both, compared = verification.compare, threading.Barrier(2, timeout=60), threading.local()
+    compare, both, compared = verification.compare, threading.Barrier(2, timeout=400), threading.local()
 
     def together(graph: Any, made: Any, inputs: Any, *rest: Any) -> Any:
         if not hasattr(compared, "once"):  # later comparisons of a thread look for the operator

@@ -29,7 +29,7 @@ def gate() -> Iterator[Gate]:
 
     def slow(gm: Any, inputs: Any) -> Any:
         seen.append(threading.current_thread().name)
-        assert go.wait(60)
+        assert go.wait(300)
         return gm.forward
 
     yield slow, go, seen
@@ -275,7 +275,7 @@ def test_so_many_compile_at_once(gate: Gate, workers: int) -> None:
         compiled = [pycompiler.compile(program, backend=slow, background=True) for program in programs]
         for f in compiled:
             f(x)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while len(seen) < workers and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.1)
@@ -317,7 +317,7 @@ def test_the_switch_interval_is_put_back(gate: Gate) -> None:
     assert pycompiler.wait_for_compiles(60)
     for t in threading.enumerate():
         if t.name == "pycompiler background":
-            t.join(60)
+            t.join(300)
     assert sys.getswitchinterval() == before
 
 
@@ -332,7 +332,7 @@ x = torch.randn(4, 16)
 def run(text: str, tmp_path: Any) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYCOMPILER_CACHE_DIR": str(tmp_path), "PYCOMPILER_PROGRESS": "0"}
     return subprocess.run([sys.executable, "-c", PROGRAM + textwrap.dedent(text)], capture_output=True, text=True,
-                          timeout=120, env=environment, check=False)  # fmt: skip
+                          timeout=400, env=environment, check=False)  # fmt: skip
 
 
 @pytest.mark.parametrize("seconds", [0, 0.3, 1])
@@ -346,7 +346,7 @@ def test_a_forked_process_goes_on(tmp_path: Any) -> None:
         """
         go = threading.Event()
         def slow(gm, inputs):
-            go.wait(60)
+            go.wait(300)
             return gm.forward
         f = pycompiler.compile(lambda x: x + 1, backend=slow, background=True)
         f(x)
@@ -373,7 +373,7 @@ def test_a_forked_process_has_no_settings_of_compiles_that_others_run(tmp_path: 
         inside, go = threading.Event(), threading.Event()
         def slow(gm, inputs, **options):
             inside.set()
-            go.wait(60)
+            go.wait(300)
             return gm.forward
         pycompiler.backends.register_backend(slow, name="slow")
         before = settings()
@@ -381,14 +381,14 @@ def test_a_forked_process_has_no_settings_of_compiles_that_others_run(tmp_path: 
         compiled = pycompiler.wrapping.compiled_of(f)
         compiled._pycompiler_family.knobs = {"emulate_precision_casts": not config.emulate_precision_casts}
         f(x)
-        assert inside.wait(60) and settings() != before
+        assert inside.wait(300) and settings() != before
         child = os.fork()
         same = child != 0 or settings()[0] == before[0] and settings()[2:] == before[2:]
         go.set()
         done = pycompiler.wait_for_compiles(60) and compiled.entries[0].kind == "plan"
         for t in threading.enumerate():
             if t.name == "pycompiler background":
-                t.join(60)
+                t.join(300)
         ok = same and done and settings() == before
         if child == 0:
             os._exit(0 if ok else 1)
@@ -405,7 +405,7 @@ def test_a_forked_process_compiles_what_another_thread_was_compiling(tmp_path: A
         inside, go = threading.Event(), threading.Event()
         def slow(gm, inputs):
             inside.set()
-            go.wait(60)
+            go.wait(300)
             return gm.forward
         f = pycompiler.compile(lambda x: x + 1, backend=slow)
         thread = threading.Thread(target=lambda: f(x))
@@ -456,7 +456,7 @@ def test_a_forked_process_compiles_the_backward_that_another_thread_was_compilin
         def slow(compiled):
             if threading.current_thread() is thread:
                 inside.set()
-                go.wait(60)
+                go.wait(300)
             return boxed(compiled)
         runtime.boxed = slow
         f = pycompiler.compile(lambda w: (w * 2).sum(), backend="aot_eager")
@@ -469,7 +469,7 @@ def test_a_forked_process_compiles_the_backward_that_another_thread_was_compilin
         go.set()
         if child == 0:
             import signal
-            signal.alarm(60)
+            signal.alarm(300)
             other.backward()
             os._exit(0 if w.grad.tolist() == [2.0] * 3 else 1)
         thread.join()

@@ -149,20 +149,20 @@ def test_one_line_for_many_threads(terminal: Terminal, display: Any) -> None:
 
     def compile(number: int) -> None:
         with progress.compiling(f"f{number}"):
-            started.wait(10)
-            go.wait(10)
+            started.wait(300)
+            go.wait(300)
 
     threads = [threading.Thread(target=compile, args=(n,)) for n in range(3)]
     for t in threads:
         t.start()
-    started.wait(10)
+    started.wait(300)
     display.clock.now = 3.0
     display.tick()
     line = terminal.read()
     assert line == f"{progress.CLEAR}compiling 3 functions, 3.0 s, capture: {line[-3:-1]}\r"
     go.set()
     for t in threads:
-        t.join(10)
+        t.join(300)
     assert terminal.read() == f"{progress.CLEAR}\r"
 
 
@@ -173,7 +173,7 @@ def test_the_thread_ends_with_the_last_compile(terminal: Terminal, monkeypatch: 
         thread = display.thread
         assert thread is not None
         assert thread.is_alive()
-    thread.join(10)
+    thread.join(300)
     assert display.thread is None
     assert not thread.is_alive()
 

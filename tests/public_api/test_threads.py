@@ -138,7 +138,7 @@ def test_a_compile_blocks_no_other_callable() -> None:
 
     def slow(gm: Any, inputs: Any) -> Any:
         entered.set()
-        assert leave.wait(30)
+        assert leave.wait(300)
         return gm.forward
 
     busy = pycompiler.compile(lambda x: x + 1, backend=slow)
@@ -147,7 +147,7 @@ def test_a_compile_blocks_no_other_callable() -> None:
     thread = threading.Thread(target=lambda: busy(torch.ones(2)))
     thread.start()
     try:
-        assert entered.wait(30)
+        assert entered.wait(300)
         assert other(torch.ones(2)).tolist() == [3, 3]
         assert pycompiler.compile(lambda x: x + 3, backend="eager")(torch.ones(2)).tolist() == [4, 4]
         pycompiler.reset(other)
@@ -155,7 +155,7 @@ def test_a_compile_blocks_no_other_callable() -> None:
         assert other(torch.ones(2)).tolist() == [3, 3]
     finally:
         leave.set()
-        thread.join(30)
+        thread.join(300)
     assert not thread.is_alive()
     assert busy(torch.ones(2)).tolist() == [2, 2]
 

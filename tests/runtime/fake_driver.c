@@ -11,6 +11,8 @@ enum { DEVICES = 2, INVALID_VALUE = 1, INVALID_DEVICE = 101, NO_BINARY = 209, IN
 typedef struct { int device; int retained; } Context;
 typedef struct { Context* home; char names[256]; } Module;
 typedef struct { Context* home; char name[64]; int shared_allowed; } Function;
+typedef struct { char name[64]; uint64_t words[3]; unsigned programs, threads; } Launch;
+typedef struct { Context* home; int n; Launch launches[64]; } Graph;
 
 static Context contexts[DEVICES] = {{0, 0}, {1, 0}};
 static __thread Context* stack[16];
@@ -18,6 +20,7 @@ static __thread int depth;
 static void* streams[DEVICES];
 static char notes[1 << 16];
 static int modules_loaded;
+static __thread Graph* recording;  /* launches go into it, and run with `cuGraphLaunch` */
 
 EXPORT const char* fake_notes(void) { return notes; }
 EXPORT int fake_modules(void) { return modules_loaded; }
@@ -26,6 +29,12 @@ EXPORT void fake_forget(void) { notes[0] = 0; }
 EXPORT void fake_stream(int device, void* stream) { streams[device] = stream; }
 EXPORT void fake_enter(int device) { stack[depth++] = &contexts[device]; }
 EXPORT void fake_leave(void) { depth--; }
+EXPORT void fake_record(void) { recording = calloc(1, sizeof(Graph)); }
+EXPORT Graph* fake_recorded(void) {
+    Graph* made = recording;
+    recording = NULL;
+    return made;
+}
 
 static void note(const char* text) { strncat(notes, text, sizeof notes - strlen(notes) - 1); }
 
@@ -99,7 +108,30 @@ EXPORT int cuLaunchKernel(Function* f, unsigned x, unsigned y, unsigned z, unsig
                  *(float*)p[3], *(double*)p[4], *(uint8_t*)p[5], *(void**)p[6]);
         note(text);
     }
-    if (!strncmp(f->name, "add_one", 7)) add_one(p, x * y * z, tx);
+    if (!strncmp(f->name, "add_one", 7)) {
+        if (recording && recording->n < 64) {
+            Launch* l = &recording->launches[recording->n++];
+            recording->home = f->home;
+            strcpy(l->name, f->name);
+            for (int i = 0; i < 3; i++) l->words[i] = *(uint64_t*)p[i];
+            l->programs = x * y * z, l->threads = tx;
+        } else add_one(p, x * y * z, tx);
+    }
     note("\n");
+    return 0;
+}
+
+EXPORT int cuStreamIsCapturing(void* stream, int* status) { *status = recording != NULL; return 0; }
+
+EXPORT int cuGraphLaunch(Graph* g, void* stream) {
+    char text[64];
+    if (!depth || (g->n && stack[depth - 1] != g->home)) return INVALID_CONTEXT;
+    snprintf(text, sizeof text, "graph of %d stream %p\n", g->n, stream);
+    note(text);
+    for (int i = 0; i < g->n; i++) {
+        Launch* l = &g->launches[i];
+        void* p[3] = {&l->words[0], &l->words[1], &l->words[2]};
+        add_one(p, l->programs, l->threads);
+    }
     return 0;
 }

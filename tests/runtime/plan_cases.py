@@ -10,7 +10,20 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.plan import Alloc, Aten, CopyInto, CountVersions, Expect, Free, Kernel, Plan, SlotRef, Step, View
+from pycompiler.ir.plan import (
+    Alloc,
+    Aten,
+    CopyInto,
+    CountVersions,
+    Expect,
+    Free,
+    Kernel,
+    Pack,
+    Plan,
+    SlotRef,
+    Step,
+    View,
+)
 from pycompiler.symbolic.expr import Expr
 
 SOURCE = r"""
@@ -382,6 +395,13 @@ CASES: dict[str, Case] = {
     ),
     "mutation": Case(1, 2, [f32(1, 4), Kernel("add_one", (0, 1), (4,)), CopyInto(0, 1)], [0, 1], lambda: [some(4)]),
     "stored in place": Case(1, 1, [CountVersions((0,)), Kernel("add_one", (0, 0), (4,))], [0], lambda: [some(4)]),
+    "packed": Case(  # any operator can stand for the one that packs
+        1,
+        3,
+        [Pack(1, 0, aten.t.default, ()), Aten(aten.t.default, ref(1), {}, (2,)), Free((1,))],
+        [2],
+        lambda: [some(2, 3)],
+    ),
     "as expected": Case(
         1,
         3,

@@ -205,7 +205,7 @@ def child(cache: Path, source: str = SOURCE) -> subprocess.Popen[str]:
 
 def test_processes_at_once_build_once(cache: Path) -> None:
     children = [child(cache) for _ in range(4)]
-    out = [c.communicate(timeout=120) for c in children]
+    out = [c.communicate(timeout=400) for c in children]
     assert all(o.startswith("42") for o, _ in out), out
     assert sum(int(o.split()[1]) for o, _ in out) == 1
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,58 +19,8 @@ from pycompiler.runtime.rules import PlanError, check_plan
 from pycompiler.symbolic.expr import Expr
 
 sys.path.insert(0, str(Path(__file__).parent))
+from launch_cases import ADD_ONE, N, add_one, binary, notes, plan_of
 from plan_cases import MODULE, f32
-
-IMAGE = b"module add_one add_one_anywhere numbers broken\0"  # contains its own length, like an ELF file
-N = Expr.sym("n")
-BLOCK = 32
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("driver") / "libfake.so"
-    source = Path(__file__).with_name("fake_driver.c")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", path, source], check=True)
-    return path
-
-
-@pytest.fixture
-def driver(library: Path) -> Iterator[Any]:
-    _native.use_gpu_driver(str(library))
-    fake = ctypes.CDLL(str(library))
-    fake.fake_notes.restype = ctypes.c_char_p
-    fake.fake_stream.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    for device in (0, 1):
-        fake.fake_stream(device, None)
-    fake.fake_forget()
-    yield fake
-    assert fake.fake_depth() == 0, "a context was left behind"
-    _native.use_gpu_driver(None)
-
-
-def notes(fake: Any) -> list[str]:
-    return str(fake.fake_notes().decode()).splitlines()
-
-
-def binary(entry: str, *parameters: str, image: bytes = IMAGE, shared: int = 0) -> Binary:
-    return Binary(image, entry, parameters, BLOCK, shared)
-
-
-def add_one(x: int, y: int, n: Any = N, device: int = 0, kernel: str = "add_one") -> Launch:
-    programs = (Expr.of(n) + BLOCK - 1) // BLOCK
-    where = torch.device("cuda", device)
-    return Launch(kernel, where, (programs, 1, 1), (SlotRef(x), SlotRef(y), n), ("*fp32", "*fp32", "i64"), {})
-
-
-ADD_ONE = {"add_one": binary("add_one", "u64", "u64", "u64")}
-
-
-def plan_of(steps: list[Any], outputs: list[Any], n_inputs: int, n_slots: int, binaries: dict[str, Binary]) -> Plan:
-    module = "".join(f"def {name}():\n    pass\n" for name in binaries)
-    plan = Plan(n_inputs, n_slots, steps, outputs, {}, name="hand", module=module, binaries=binaries)
-    plan.symbols = {"n": (0, 0)}
-    check_plan(plan)
-    return plan
 
 
 def test_a_grid_and_numbers_made_of_sizes(driver: Any) -> None:

@@ -32,8 +32,8 @@ def several(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     made: list[Any] = []
 
-    def plan(data: Any) -> Any:
-        made.append(_native.Plan(data))
+    def plan(data: Any, graphs: Any) -> Any:
+        made.append(_native.Plan(data, graphs))
         return made[-1]
 
     names = {name: getattr(_native, name) for name in dir(_native)}

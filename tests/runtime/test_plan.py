@@ -462,7 +462,7 @@ def test_missing_library() -> None:
 
 
 def test_arguments_of_the_constructor(library: str) -> None:
-    for args, kwargs in [((), {}), ((1, 2), {}), ((CASES["nothing"].plan("g", library),), {"k": 1})]:
+    for args, kwargs in [((), {}), ((1, 2, 3), {}), ((CASES["nothing"].plan("g", library),), {"k": 1})]:
         with pytest.raises(TypeError, match="takes one argument"):
             _native.Plan(*args, **kwargs)
     with pytest.raises(TypeError, match="no keyword arguments"):

@@ -1,7 +1,7 @@
-//! The driver of NVIDIA GPUs, `libcuda.so.1`, opened at run time: modules, functions and their launches.
+//! The driver of NVIDIA GPUs, `libcuda.so.1`, opened at run time: modules, functions, CUDA graphs and their launches.
 //!
 //! In: a binary from Triton's compiler, the name of its function, a device.  Out: `Function::launch`, which starts it
-//! on torch's current stream.  Contexts are the primary contexts of the devices, as in torch.  Modules are never
+//! on torch's current stream.  `Graph::launch` starts a CUDA graph that torch has recorded.  Contexts are the primary contexts of the devices, as in torch.  Modules are never
 //! unloaded, because their kernels may still run.
 
 use std::collections::HashMap;
@@ -47,6 +47,8 @@ table! {
     get_function: unsafe extern "C" fn(*mut Raw, Raw, *const c_char) -> Code = c"cuModuleGetFunction",
     set_attribute: unsafe extern "C" fn(Raw, c_int, c_int) -> Code = c"cuFuncSetAttribute",
     launch: LaunchKernel = c"cuLaunchKernel",
+    launch_graph: unsafe extern "C" fn(Raw, Raw) -> Code = c"cuGraphLaunch",
+    is_capturing: unsafe extern "C" fn(Raw, *mut c_int) -> Code = c"cuStreamIsCapturing",
     error_name: unsafe extern "C" fn(Code, *mut *const c_char) -> Code = c"cuGetErrorName",
     error_text: unsafe extern "C" fn(Code, *mut *const c_char) -> Code = c"cuGetErrorString",
 }
@@ -176,6 +178,32 @@ impl Driver {
         Ok(Some(ContextScope(self)))
     }
 
+    /// torch's current stream of this thread.
+    #[inline]
+    pub fn current_stream(&self, device: i32) -> Outcome<usize> {
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: room for the result; torch refuses a device that does not exist.
+        let code = unsafe { (self.stream)(device, &mut stream) };
+        super::aten::checked(code, "aoti_torch_get_current_cuda_stream")?;
+        Ok(stream as usize)
+    }
+
+    /// Whether work on the stream is recorded now, in place of being run.  An error counts as yes.
+    pub fn captures(&self, stream: usize) -> bool {
+        let mut status = 0;
+        // SAFETY: torch's stream, which lives as long as the process, and room for the result.
+        let code = unsafe { (self.calls.is_capturing)(stream as Raw, &mut status) };
+        code != 0 || status != 0
+    }
+
+    /// An executable CUDA graph at this address, on a device.
+    ///
+    /// The value does not own the graph: its owner must keep the graph until `launch` is called for the last time.
+    pub fn graph(&'static self, executable: usize, device: i32) -> Outcome<Graph> {
+        let mut devices = self.devices.lock().map_err(|_| Failure("the table of GPU modules is broken".into()))?;
+        Ok(Graph { driver: self, executable, context: self.context(&mut devices, device)? })
+    }
+
     /// A function of a binary, loaded onto a device.  `shared`: bytes of shared memory of each program.
     pub fn function(
         &'static self,
@@ -237,11 +265,7 @@ impl Function {
     /// torch's current stream of this thread.
     #[inline]
     pub fn stream(&self) -> Outcome<usize> {
-        let mut stream = std::ptr::null_mut();
-        // SAFETY: an existing device (it has a context) and room for the result.
-        let code = unsafe { (self.driver.stream)(self.device, &mut stream) };
-        super::aten::checked(code, "aoti_torch_get_current_cuda_stream")?;
-        Ok(stream as usize)
+        self.driver.current_stream(self.device)
     }
 
     /// Starts the kernel and does not wait for it.  Each word holds one argument in its lowest bytes.
@@ -270,5 +294,23 @@ impl Function {
             )
         };
         self.driver.checked(code, "cuLaunchKernel")
+    }
+}
+
+/// An executable CUDA graph.  torch owns it.
+pub struct Graph {
+    driver: &'static Driver,
+    executable: usize,
+    context: usize,
+}
+
+impl Graph {
+    /// Starts all kernels of the graph on a stream and does not wait for them.
+    #[inline]
+    pub fn launch(&self, stream: usize) -> Outcome<()> {
+        let _entered = self.driver.enter(self.context)?;
+        // SAFETY: a graph that its owner keeps (`Driver::graph`), and torch's stream on its device.
+        let code = unsafe { (self.driver.calls.launch_graph)(self.executable as Raw, stream as Raw) };
+        self.driver.checked(code, "cuGraphLaunch")
     }
 }

@@ -46,7 +46,7 @@ pub struct Aten {
 const MEETING: [&str; 3] = ["_c10d_functional", "_c10d_functional_autograd", "c10d_functional"];
 
 /// Namespaces of operators that never wait for another thread.
-const OURS: [&str; 3] = ["aten", "prim", "prims"];
+const OURS: [&str; 4] = ["aten", "prim", "prims", "mkldnn"];
 
 pub type Results = Vec<Option<Tensor>>;
 

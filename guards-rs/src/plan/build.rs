@@ -12,6 +12,7 @@ use super::arena::{self, Block, DynamicBlock, Lifetime};
 use super::argument::{device_code, torch_code, Reader};
 use super::aten::Aten;
 use super::launch::Launch;
+use super::pack::Pack;
 use super::real::Real;
 use super::shared::Exclusive;
 use super::size::{Dims, Size, Symbols, FLOAT, NUMBER};
@@ -80,10 +81,12 @@ impl Plan {
                 ends[uses.last[slot]].push(slot);
             }
         }
-        let tensors = |step: &Step| matches!(step, Step::Aten(_) | Step::View { .. } | Step::CopyInto { .. });
+        let tensors =
+            |step: &Step| matches!(step, Step::Aten(_) | Step::Pack(_) | Step::View { .. } | Step::CopyInto { .. });
         let read = (0..builder.n_inputs).filter(|&slot| reads_input[slot]);
         let outside = read.chain(constants.iter().map(|constant| constant.slot)).collect();
-        let python = |step: &Step| matches!(step, Step::Aten(_) | Step::CountVersions(_) | Step::Compute(_));
+        let python =
+            |step: &Step| matches!(step, Step::Aten(_) | Step::Pack(_) | Step::CountVersions(_) | Step::Compute(_));
         Ok(Plan {
             outside,
             reads_tensors: steps.iter().any(tensors),
@@ -105,6 +108,7 @@ impl Plan {
             blocks,
             rooms,
             exclusive: Exclusive::default(),
+            graphs: None,
         })
     }
 }
@@ -208,6 +212,10 @@ impl<'py> Builder<'py> {
                 let call = Aten::build(&self.reader, step)?;
                 let label = call.name.clone();
                 Ok((Step::Aten(Box::new(call)), label))
+            }
+            "Pack" => {
+                let pack = Pack::build(&self.reader, step)?;
+                Ok((Step::Pack(Box::new(pack)), step.getattr("label")?.extract()?))
             }
             "Expect" => {
                 let label = format!("layout of slot {}", self.slot(step, "slot")?);
@@ -354,7 +362,9 @@ impl SlotUses {
                 uses.read[slot] = true;
                 match step {
                     Step::Kernel { .. } | Step::Launch(_) => uses.by_kernel[slot] = true,
-                    Step::Aten(_) | Step::CopyInto { .. } | Step::CountVersions(_) => uses.by_tensor[slot] = true,
+                    Step::Aten(_) | Step::Pack(_) | Step::CopyInto { .. } | Step::CountVersions(_) => {
+                        uses.by_tensor[slot] = true;
+                    }
                     _ => {}
                 }
             }
@@ -366,7 +376,7 @@ impl SlotUses {
                 }
                 uses.filled[slot] += 1;
                 uses.first[slot] = uses.first[slot].min(i);
-                uses.by_tensor[slot] |= matches!(step, Step::Aten(_));
+                uses.by_tensor[slot] |= matches!(step, Step::Aten(_) | Step::Pack(_));
                 live[slot] = true;
             }
             if let Step::Free(slots) = step {

@@ -58,7 +58,7 @@ from pycompiler.capture.values.objects import Object, plain_module_forward, tupl
 from pycompiler.capture.values.opaque import as_text
 from pycompiler.capture.values.symbolic_numbers import Symbolic
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
-from pycompiler.ir import function_marks
+from pycompiler.ir import cuda_graph_override, function_marks
 from pycompiler.ir.source import const_source, flags_of
 from pycompiler.logs import artifact
 from pycompiler.operators import numpy_arrays, numpy_random, process_groups
@@ -93,6 +93,12 @@ OPAQUE_BASES = (
     functools.partial,
 )
 ABSTRACT = 1 << 20  # a CPython flag of types
+
+# Attributes of a manager of torch with settings -> the function that calls another one under these settings.
+CALLS_WITH: dict[tuple[str, ...], Any] = {
+    ("error_on_graph_break",): function_marks.call_with_break_errors,
+    ("fwd", "bwd"): cuda_graph_override.call_with,
+}
 
 
 def builtin(*fns: Any) -> Callable[[BuiltinHandler], BuiltinHandler]:
@@ -175,11 +181,11 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             method = fn.closure(cx)[0].contents
             assert method is not None
             return cx.call(method, args, kwargs)
-        if (flag := torch_compile.errors_around(fn.real)) is not None:
+        if names := torch_compile.settings_around(fn.real):
             called, manager = (cell.contents for cell in fn.closure(cx))
             assert called is not None and manager is not None
-            error = cx.realize(manager).getattr(cx, flag)
-            return cx.call(cx.make(function_marks.call_with_break_errors), [error, cx.realize(called), *args], kwargs)
+            settings = [cx.realize(manager).getattr(cx, name) for name in names]
+            return cx.call(cx.make(CALLS_WITH[names]), [*settings, cx.realize(called), *args], kwargs)
         if inlining_rules.dispatches_torch_function(fn.real):
             if cx.functions.concerns(args, kwargs):
                 return inline(cx, fn, args, kwargs)

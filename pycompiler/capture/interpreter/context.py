@@ -75,6 +75,7 @@ from pycompiler.capture.values.symbolic_numbers import Symbolic
 from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.capture.values.weak_references import HookNumber
 from pycompiler.capture.warnings import record
+from pycompiler.ir import cuda_graph_override
 from pycompiler.ir.control_flow_exceptions import LeavesCompile
 from pycompiler.ir.function_marks import breaks_are_errors
 from pycompiler.ir.guards import Guard, UserFrame, global_state, keys_of
@@ -143,6 +144,8 @@ class Capture:
         # Steps that need a real frame → the step of the code around each.
         self.reads_frame: dict[int, int | None] = {}
         self.errors = breaks_are_errors()  # whether a break raises, at the program's current place
+        self.cuda_graphs = cuda_graph_override.now()  # settings at the program's current place
+        self.cuda_graphs_met = {**self.cuda_graphs}  # settings that the graph has met, which hold for all of it
         self.spread = False  # the current call is `f(**mapping)`
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
         # code of the `forward` that a module's call without hooks calls next
@@ -630,6 +633,13 @@ class Capture:
             return True
         self._stay_apart(self.realize(a), self.realize(b))
         return self.equal(a, b)
+
+    def override_cuda_graphs(self, kind: str, value: bool | None) -> bool | None:
+        """Set a setting of `override_cudagraphs`; returns the previous one."""
+        before, self.cuda_graphs[kind] = self.cuda_graphs[kind], value
+        if value is not None:
+            self.cuda_graphs_met[kind] = value
+        return before
 
     def truth(self, value: Value) -> bool:
         return value.truth(self)

@@ -85,7 +85,7 @@ from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.capture.values.weak_references import locals_observe_end
-from pycompiler.ir import function_marks
+from pycompiler.ir import cuda_graph_override, function_marks
 from pycompiler.ir.control_flow_exceptions import LeavesCompile
 from pycompiler.ir.guards import (
     function_modes,
@@ -316,6 +316,7 @@ class _CaptureAttempts:
             and not changed
             and cx.functions.is_plain()
             and cx.errors == function_marks.breaks_are_errors()
+            and cx.cuda_graphs == cuda_graph_override.now()
             and not cx.graph.is_wrapped()
             and not cx.effects.looks.watches
         ):
@@ -529,6 +530,10 @@ class _CaptureAttempts:
             code += [*head.call(torch._C._push_on_torch_function_stack, head.load(mode)), *build.pop_top()]
         if head.cx.errors != function_marks.breaks_are_errors():
             code += [*head.call(function_marks.switch_errors, build.load_const(head.cx.errors)), *build.pop_top()]
+        for kind, value in head.cx.cuda_graphs.items():
+            if value != cuda_graph_override.now()[kind]:
+                arguments = (build.load_const(kind), build.load_const(value))
+                code += [*head.call(cuda_graph_override.switch, *arguments), *build.pop_top()]
         if functions.state != state:
             code += [*head.call(write_state, build.load_const(functions.state)), *build.pop_top()]
         return code

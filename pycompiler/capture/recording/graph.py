@@ -50,6 +50,7 @@ from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.symbolic_numbers import NestedInt, Symbolic
 from pycompiler.capture.values.tensor import GraphOnly, Tensor
 from pycompiler.ir import higher_order
+from pycompiler.ir.cuda_graph_override import OVERRIDE
 from pycompiler.ir.nested_regions import REGION
 from pycompiler.ir.source import Source
 from pycompiler.ir.weak_guards import weak_source
@@ -808,6 +809,7 @@ class GraphBuilder:
         self._name_sizes()
         self.used = self._prune_inputs()
         module = fx.GraphModule(self.attributes, self.graph, class_name="CapturedGraph")
+        module.meta[OVERRIDE] = self.cx.cuda_graphs_met
         return module
 
     def _name_sizes(self) -> None:

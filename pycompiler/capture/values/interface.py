@@ -104,6 +104,7 @@ class Operators(Protocol):
     def equal(self, a: Value, b: Value) -> bool: ...
     def alike(self, a: Value, b: Value) -> bool: ...
     def truth(self, value: Value) -> bool: ...
+    def override_cuda_graphs(self, kind: str, value: bool | None) -> bool | None: ...
 
 
 class Exceptions(Protocol):
@@ -137,6 +138,8 @@ class Calls(Protocol):
     of_module: types.CodeType | None
     spread: bool
     errors: bool
+    cuda_graphs: dict[str, bool | None]
+    cuda_graphs_met: dict[str, bool | None]
     autocast_regions: int
     surrounded: bool
     inlined: set[types.CodeType]

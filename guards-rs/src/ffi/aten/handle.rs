@@ -8,10 +8,41 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyType};
 use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::symbols::{self, api, Api};
 use super::{checked, slow, thrown, Failure, Outcome};
 use crate::ffi::torch::named;
+
+/// Bytes that are hashed at once.
+const HASHED: usize = 1 << 20;
+
+/// A hash of the hashes of blocks; it does not depend on the number of threads.
+fn parallel_hash(bytes: &[u8], threads: usize) -> u64 {
+    let blocks: Vec<&[u8]> = bytes.chunks(HASHED).collect();
+    let mut hashes = vec![0u64; blocks.len()];
+    let share = blocks.len().div_ceil(threads.max(1)).max(2); // a thread costs as much as half a block
+    let fill = |hashes: &mut [u64], blocks: &[&[u8]]| {
+        hashes.iter_mut().zip(blocks).for_each(|(hash, block)| *hash = xxh3_64(block));
+    };
+    let done = std::thread::scope(|scope| {
+        let mut parts = hashes.chunks_mut(share).zip(blocks.chunks(share));
+        let own = parts.next();
+        // Without a further thread (a limit of the system), this thread hashes all blocks.
+        let started = parts.all(|(hashes, blocks)| {
+            std::thread::Builder::new().spawn_scoped(scope, move || fill(hashes, blocks)).is_ok()
+        });
+        if let Some((hashes, blocks)) = own {
+            fill(hashes, blocks);
+        }
+        started
+    });
+    if !done {
+        fill(&mut hashes, &blocks);
+    }
+    let words: Vec<u8> = hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+    xxh3_64(&words)
+}
 
 /// A borrowed `at::Tensor`: an input, a constant or a slot keeps it alive while this value is used.
 #[derive(Clone, Copy, Debug)]
@@ -233,6 +264,18 @@ impl Handle {
         extent(dims.iter().copied(), self.itemsize()?)
     }
 
+    /// A hash of the bytes from the first element to the end of the last one, computed by up to `threads` threads.
+    pub fn hash(self, threads: usize) -> Outcome<u64> {
+        let (start, end) = self.span()?;
+        if start == end {
+            return Ok(0);
+        }
+        // SAFETY: a dense tensor holds these bytes while the handle lives.  Another thread that writes them meanwhile
+        // races with the operator that reads them, as in eager; any value of the hash is then right.
+        let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, end - start) };
+        Ok(parallel_hash(bytes, threads))
+    }
+
     /// Whether the storage contains all elements of the tensor.
     pub fn is_backed(self) -> bool {
         let needed = || -> Outcome<bool> {
@@ -353,24 +396,33 @@ impl Handle {
     /// A tensor with the same values and its own memory.
     #[cold]
     pub fn materialised(self) -> Outcome<Tensor> {
-        let api = api()?;
-        let (mut strides, mut index) = (Vec::new(), 0);
-        // SAFETY: a live handle, existing dimensions, and room for each result.
-        unsafe {
-            for dim in 0..self.dim() {
-                let mut stride = 0;
-                checked((api.get_stride)(self.0, dim, &mut stride), "aoti_torch_get_stride")?;
-                strides.push(stride);
-            }
-            checked((api.get_device_index)(self.0, &mut index), "aoti_torch_get_device_index")?;
-        }
-        let device = Device { kind: self.device_kind(), index };
-        let made = Tensor::empty_strided(&self.sizes(), &strides, self.dtype(), device)?;
-        made.handle().copy_from(self)?;
+        let made = self.copied()?;
         if made.handle().is_dense() {
             return Ok(made);
         }
         Err(Failure("a tensor without memory, which no kernel can read".into()))
+    }
+
+    pub fn strides(self) -> Outcome<Vec<i64>> {
+        let api = api()?;
+        let stride = |dim| {
+            let mut stride = 0;
+            // SAFETY: a live handle, an existing dimension, and room for the result.
+            checked(unsafe { (api.get_stride)(self.0, dim, &mut stride) }, "aoti_torch_get_stride")?;
+            Ok(stride)
+        };
+        (0..self.dim()).map(stride).collect()
+    }
+
+    /// A copy with the same sizes and strides.
+    pub fn copied(self) -> Outcome<Tensor> {
+        let mut index = 0;
+        // SAFETY: a live handle and room for the result.
+        checked(unsafe { (api()?.get_device_index)(self.0, &mut index) }, "aoti_torch_get_device_index")?;
+        let device = Device { kind: self.device_kind(), index };
+        let made = Tensor::empty_strided(&self.sizes(), &self.strides()?, self.dtype(), device)?;
+        made.handle().copy_from(self)?;
+        Ok(made)
     }
 
     /// `self.copy_(source)`.
@@ -513,5 +565,20 @@ mod tests {
     #[test]
     fn an_extent_to_the_left_of_its_start_is_a_failure() {
         assert_eq!(bytes(&[(3, -1)], 4), None);
+    }
+
+    #[test]
+    fn the_hash_is_one_for_all_numbers_of_threads() {
+        let mut bytes = vec![7u8; 5 * HASHED + 3];
+        let hash = parallel_hash(&bytes, 1);
+        for threads in [0, 2, 3, 64] {
+            assert_eq!(parallel_hash(&bytes, threads), hash);
+        }
+        for at in [0, HASHED, 5 * HASHED + 2] {
+            bytes[at] += 1;
+            assert_ne!(parallel_hash(&bytes, 2), hash);
+            bytes[at] -= 1;
+        }
+        assert_ne!(parallel_hash(&bytes[1..], 2), hash);
     }
 }

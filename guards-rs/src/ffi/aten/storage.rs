@@ -115,6 +115,15 @@ impl Handle {
         }
     }
 
+    /// The number of references to the tensor's storage: of tensors, and one of Python's storage object.  None if this
+    /// torch's storages cannot be counted.
+    #[inline]
+    pub fn storage_holders(self) -> Option<u64> {
+        api().ok()?.storages.filter(|_| !slow())?;
+        let storage = self.storage();
+        (storage != 0).then(|| count_of(storage).load(Ordering::Acquire) & STRONG)
+    }
+
     /// Keeps the tensor's current storage alive.  Needs the GIL, so that no other thread replaces the storage
     /// meanwhile.
     #[inline]

@@ -41,7 +41,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers.sequences import List, Tuple
 from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor, as_subclass
-from pycompiler.ir import function_marks
+from pycompiler.ir import cuda_graph_override, function_marks
 from pycompiler.ir.source import const_source
 from pycompiler.operators import numpy_arrays
 from pycompiler.torch_compat import torch_compile
@@ -251,6 +251,18 @@ def switch_errors(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     before, cx.errors = cx.errors, cx.truth(args[0])
     return Const(before)
 
+
+@builtin(cuda_graph_override.switch)
+def switch_cuda_graphs(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    kind, value = (cx.realize(a) for a in args)
+    if type(kind) is not Const or type(value) is not Const:
+        raise Break("global-state", "override_cudagraphs")
+    return Const(cx.override_cuda_graphs(kind.const(), value.const()))
+
+
+LATE_BUILTINS["torch._dynamo.decorators", "override_cudagraphs"] = lambda cx, args, kwargs: cx.call(
+    cx.make(cuda_graph_override.override_cudagraphs), args, kwargs
+)
 
 # torch's manager has the same meaning; as a decorator: `capture/interpreter/calls.py`.
 LATE_BUILTINS["torch._dynamo.decorators", "error_on_graph_break"] = lambda cx, args, kwargs: cx.call(

@@ -1,0 +1,156 @@
+"""Convolutions of inference graphs on the CPU, channels last.
+
+In: `aten.convolution` of images (batch, channels, rows, columns) with a weight that is an input of the graph.  Out, the
+first that fits:
+
+- of 1 x 1 windows over an image that is channels last: a product of matrices;
+- of depth, with few windows: a loop;
+- `mkldnn::_convolution_pointwise`, whose weight the plan packs once.
+
+A call of oneDNN's costs 45 us before it computes, as long as all of a small convolution takes.  The results are channels
+last, and ATen's poolings and upsamplings keep that layout.  All other convolutions stay ATen calls, as do all
+convolutions of training graphs, whose weights differ in each step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pycompiler import config
+from pycompiler.ir.loops import Extern, Ref
+from pycompiler.lowering import values
+from pycompiler.lowering.body import BodyBuilder, Val
+from pycompiler.lowering.graph import Lowering, is_dense, same_strides
+from pycompiler.lowering.joining import both, inside, masked_load
+from pycompiler.lowering.registry import lowering
+from pycompiler.lowering.values import Value, channels_last_strides, to_exprs
+from pycompiler.operators import packed_weights
+from pycompiler.symbolic.expr import ONE, ZERO, Expr
+
+aten = torch.ops.aten
+VECTOR = 16  # with fewer channels, a loop over channels fills no vector
+WINDOW = 25  # of more windows, oneDNN's kernel is faster than an unrolled loop
+
+
+@lowering(aten.convolution)
+def convolution(low: Lowering, x: Value, weight: Value, bias: Value | None, stride: Sequence[int],
+                padding: Sequence[int], dilation: Sequence[int], transposed: bool, output_padding: Sequence[int],
+                groups: int) -> Any:  # fmt: skip
+    op = packed_weights.convolution()
+    numbers = [*stride, *padding, *dilation, groups]
+    if op is None or transposed or not all(type(n) is int for n in numbers) or not is_inference(low, x, weight, bias):
+        return NotImplemented
+    steps, around, apart = (each(n, x.rank - 2) for n in (stride, padding, dilation))
+    kernel = [n.as_int() for n in weight.shape[2:]]
+    if groups == 1 and kernel == steps == [1, 1] and around == [0, 0] and is_channels_last(x):
+        return product(low, x, weight, bias)
+    is_of_depth = groups == weight.shape[0].as_int() and weight.shape[:2] == (x.shape[1], ONE)
+    if is_of_depth and groups >= VECTOR and kernel[0] * kernel[1] <= WINDOW and x.dtype is torch.float32:
+        return of_depth(low, x, weight, bias, kernel, steps, around, apart)
+    if not config.pack_weights:
+        return NotImplemented
+    nodes: list[Any] = list(low.node.args[1:3])
+    given = [whole(low, x), *(None if n is None else low.placed(n).ref() for n in nodes)]
+    return channels_last_call(low, op, [*given, around, steps, apart, groups, "none", [], None])
+
+
+def each(numbers: Sequence[int], rank: int) -> list[int]:
+    """One number for each dimension."""
+    return list(numbers) * rank if len(numbers) == 1 else list(numbers)
+
+
+def is_inference(low: Lowering, x: Value, weight: Value, bias: Value | None) -> bool:
+    """Whether it is a convolution of images by a weight of the program, without gradients, in a dtype of oneDNN."""
+    node: Any = low.node.args[1]
+    if not (low.gm.meta.get("inference") and node.op == "placeholder"):
+        return False
+    if low.fake.device.type != "cpu" or not torch._C._get_mkldnn_enabled() or x.rank != packed_weights.RANK:
+        return False
+    if not packed_weights.takes(x.dtype) or {v.dtype for v in (x, weight, bias) if v is not None} != {x.dtype}:
+        return False
+    if not all(n.is_const and n != 0 for n in weight.shape):
+        return False
+    return all(low.at_least(n, 1) for n in (*x.shape, *to_exprs(low.fake.shape)))
+
+
+def is_channels_last(x: Value) -> bool:
+    return x.buffer is not None and same_strides(x.shape, x.stride, channels_last_strides(x.shape))
+
+
+def whole(low: Lowering, x: Value) -> Ref:
+    """The image as it lies in memory, if it lies there without gaps."""
+    return x.ref() if x.buffer is not None and is_dense(x.shape, x.stride) else low.copy(x).ref()
+
+
+def channels_last_call(low: Lowering, op: Any, args: Sequence[Any]) -> Value:
+    buffer = low.channels_last_buffer(low.fake)
+    low.add(Extern(op, tuple(args), {}, (buffer,), origin=(low.node.name,)))
+    return low.value_of(buffer)
+
+
+def product(low: Lowering, x: Value, weight: Value, bias: Value | None) -> Value:
+    """One row of a matrix for each place of the image.  A loop adds the bias: ATen would first copy it to every row."""
+    assert x.buffer is not None
+    batch, given, rows, columns = x.shape
+    places, taken = batch * rows * columns, weight.shape[0]
+    left = Ref(x.buffer, (places, given), (given, ONE), x.offset)
+    matrix = low.realised(values.permute(values.reshape(weight, [taken, given]), (1, 0))).ref()
+    buffer = low.fresh(x.dtype, (places, taken), (taken, ONE), x.device)
+    low.add(Extern(aten.mm.default, (left, matrix), {}, (buffer,), origin=(low.node.name,)))
+    low.channels_last.add(buffer.name)
+    shape = (batch, taken, rows, columns)
+    sums = values.restrided(low.value_of(buffer), shape, channels_last_strides(shape), ZERO)
+    if bias is None:
+        return sums
+    return low.pointwise(lambda b, i: sums.load(b, i) + bias.load(b, [i[1]]), low.channels_last_buffer(low.fake))
+
+
+def of_depth(low: Lowering, x: Value, weight: Value, bias: Value | None, kernel: Sequence[int], steps: Sequence[int],
+             around: Sequence[int], apart: Sequence[int]) -> Value:  # fmt: skip
+    """Each channel by its own windows: a loop over places and channels, with all windows unrolled."""
+    image = padded(low, x, around)
+    channels = weight.shape[0]
+    windows = values.reshape(weight, [channels, kernel[0] * kernel[1]])
+    windows = low.copy(values.permute(windows, (1, 0)))  # a vector of channels for each window
+    added = None if bias is None else low.realised(bias)
+
+    def emit(body: BodyBuilder, index: list[Expr]) -> Val:
+        n, c, i, j = index
+        total = None if added is None else added.load(body, [c])
+        for k, at in enumerate(itertools.product(range(kernel[0]), range(kernel[1]))):
+            place = [p * s + q * a for p, s, q, a in zip((i, j), steps, at, apart, strict=True)]
+            value, factor = image.load(body, [n, c, *place]), windows.load(body, [Expr.of(k), c])
+            total = value * factor if total is None else value.op("fma", factor, total)
+        assert total is not None
+        return total
+
+    return low.pointwise(emit, low.channels_last_buffer(low.fake))
+
+
+def padded(low: Lowering, x: Value, around: Sequence[int]) -> Value:
+    """The image with zeros around it, channels last."""
+    source = low.realised(x)
+    shape = (*x.shape[:2], *(n + 2 * p for n, p in zip(x.shape[2:], around, strict=True)))
+    if shape == x.shape:
+        return source
+    before = [ZERO, ZERO, *map(Expr.of, around)]
+
+    def emit(body: BodyBuilder, index: list[Expr]) -> Val:
+        mask = body.const(True, torch.bool)
+        for i, n, lead, size in zip(index, x.shape, before, shape, strict=True):
+            mask = both(mask, inside(body, i, lead, lead + n, size))
+        at = [i - lead for i, lead in zip(index, before, strict=True)]
+        return masked_load(low, source, body, at, mask, body.const(0, x.dtype))
+
+    return low.pointwise(emit, low.fresh(x.dtype, shape, channels_last_strides(shape), x.device))
+
+
+@lowering(aten.avg_pool2d, aten._adaptive_avg_pool2d, aten.upsample_nearest2d, aten.upsample_bilinear2d)
+def resampled(low: Lowering, x: Value, *options: Any) -> Any:
+    if not low.keeps_channels_last(low.fake, [x]):
+        return NotImplemented
+    return channels_last_call(low, low.op, [x.ref(), *options])

@@ -1,0 +1,277 @@
+"""Convolutions of inference graphs read packed weights, which follow every change of the weights."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pycompiler
+from pycompiler.ir import phases
+from pycompiler.ir.plan import Aten, Pack, Plan
+from pycompiler.operators import packed_weights
+from tests.harness.compare import assert_same
+
+pytestmark = pytest.mark.skipif(packed_weights.convolution() is None, reason="this torch has no oneDNN")
+
+
+class Plans(phases.Observer):
+    """The plans that are built."""
+
+    def __init__(self) -> None:
+        self.found: list[Plan] = []
+
+    def artefact(self, name: str, value: Any) -> None:
+        if name == "plan":
+            self.found.append(value[0])
+
+    def packs(self) -> int:
+        return sum(isinstance(step, Pack) for plan in self.found for step in plan.steps)
+
+    def calls(self) -> Counter[str]:
+        """The calls of oneDNN's convolution, of ATen's, and of products."""
+        steps = (step for plan in self.found for step in plan.steps if isinstance(step, Aten))
+        return Counter(step.op._schema.name.partition("::")[2].strip("_") for step in steps)
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
+    made = Plans()
+    monkeypatch.setattr(phases, "observers", [*phases.observers, made])
+    yield made
+
+
+@pytest.fixture(autouse=True)
+def without_gradients() -> Iterator[None]:
+    torch.manual_seed(0)
+    pycompiler.reset()  # equal graphs of other tests share their plans
+    with torch.no_grad():
+        yield
+
+
+def image(batch: int = 1, channels: int = 8, size: int = 12) -> torch.Tensor:
+    return torch.randn(batch, channels, size, size)
+
+
+class Joined(nn.Module):
+    """Branches that meet: a sum, a concatenation, padding, a view, an upsampling, and a branch that is returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Conv2d(n, 8, 3, padding=1) for n in (8, 8, 24))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a = self.a(x).relu()
+        b = self.b(torch.nn.functional.pad(a, (1, 1, 0, 2)))[:, :, :12, 1:13] + x
+        wide = torch.cat((a, b, x.sin()), 1)
+        c = self.c(torch.nn.functional.interpolate(wide, scale_factor=2, mode="bilinear"))
+        return a, c.flatten(1).softmax(1), b.mean((2, 3)), wide.to(torch.float64)
+
+
+KINDS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "3 x 3": lambda: (nn.Conv2d(8, 16, 3, padding=1), image()),
+    "without a bias": lambda: (nn.Conv2d(8, 16, 3, bias=False), image(2)),
+    "1 x 1": lambda: (nn.Conv2d(8, 4, 1), image()),
+    "strided, dilated": lambda: (nn.Conv2d(8, 4, 3, stride=2, dilation=2), image()),
+    "1 x 1, channels last": lambda: (
+        nn.Conv2d(8, 4, 1, bias=False).to(memory_format=torch.channels_last),
+        image(2).contiguous(memory_format=torch.channels_last),
+    ),
+    "1 x 1, with a bias, of a result": lambda: (nn.Sequential(nn.Conv2d(8, 4, 3), nn.Conv2d(4, 6, 1)), image(2)),
+    "of depth": lambda: (nn.Conv2d(16, 16, 3, padding=1, groups=16), image(channels=16)),
+    "of depth, strided, dilated": lambda: (
+        nn.Conv2d(20, 20, (3, 5), stride=2, padding=(1, 2), dilation=(2, 1), groups=20, bias=False),
+        image(2, channels=20),
+    ),
+    "of depth, few channels": lambda: (nn.Conv2d(8, 8, 3, groups=8), image()),
+    "of depth, large windows": lambda: (nn.Conv2d(16, 16, 7, padding=3, groups=16), image(channels=16)),
+    "of groups": lambda: (nn.Conv2d(8, 16, 3, padding=1, groups=2), image()),
+    "unequal windows": lambda: (nn.Conv2d(8, 4, (1, 3), padding=(0, 1)), image()),
+    "channels last": lambda: (
+        nn.Conv2d(8, 16, 3).to(memory_format=torch.channels_last),
+        image().contiguous(memory_format=torch.channels_last),
+    ),
+    "of an image with gaps": lambda: (nn.Conv2d(8, 4, 3), image()[:, :, ::2]),
+    "read by loops": lambda: (nn.Sequential(nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval(), image()),
+    "read by another": lambda: (nn.Sequential(nn.Conv2d(8, 4, 3), nn.Conv2d(4, 4, 3)), image()),
+    "pooled": lambda: (
+        nn.Sequential(
+            nn.Conv2d(8, 4, 3), nn.MaxPool2d(3, 2), nn.AvgPool2d(2), nn.Conv2d(4, 4, 1), nn.AdaptiveAvgPool2d(1)
+        ),
+        image(2, size=20),
+    ),
+    "joined": lambda: (Joined(), image(2)),
+}
+
+
+# Kind -> how its convolutions are computed; one packed convolution for the others.
+WAYS = {
+    "1 x 1, channels last": Counter(mm=1),
+    "1 x 1, with a bias, of a result": Counter(convolution_pointwise=1, mm=1),
+    "of depth": Counter(),
+    "of depth, strided, dilated": Counter(),
+    "of depth, large windows": Counter(convolution_pointwise=1),
+    "read by another": Counter(convolution_pointwise=2),
+    "pooled": Counter(convolution_pointwise=1, avg_pool2d=1, mm=1),
+    "joined": Counter(convolution_pointwise=3, upsample_bilinear2d=1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_convolutions_without_gradients(kind: str, plans: Plans) -> None:
+    module, x = KINDS[kind]()
+    compiled = pycompiler.compile(module, fullgraph=True)
+    for _ in range(2):
+        got, wanted = compiled(x), module(x)
+        assert_same(got, wanted, tolerance=1e-4)
+    wanted_calls = WAYS.get(kind, Counter(convolution_pointwise=1))
+    assert plans.calls() == wanted_calls
+    assert plans.packs() == wanted_calls["convolution_pointwise"]
+
+
+PLAIN: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "transposed": lambda: (nn.ConvTranspose2d(8, 4, 3), image()),
+    "of sequences": lambda: (nn.Conv1d(8, 4, 3), torch.randn(1, 8, 12)),
+    "of volumes": lambda: (nn.Conv3d(8, 4, 3), torch.randn(1, 8, 5, 5, 5)),
+    "double precision": lambda: (nn.Conv2d(8, 4, 3).double(), image().double()),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_other_convolutions_stay_with_aten(kind: str, plans: Plans) -> None:
+    module, x = PLAIN[kind]()
+    torch.testing.assert_close(pycompiler.compile(module, fullgraph=True)(x), module(x))
+    assert plans.found and plans.packs() == 0
+
+
+def test_weights_that_are_computed_or_trained_are_not_packed(plans: Plans) -> None:
+    module, x = nn.Conv2d(8, 4, 3), image()
+    double = pycompiler.compile(lambda x, w: torch.conv2d(x, w * 2), fullgraph=True)
+    torch.testing.assert_close(double(x, module.weight), torch.conv2d(x, module.weight * 2))
+    with torch.enable_grad():
+        pycompiler.compile(module, fullgraph=True)(x).sum().backward()
+    assert len(plans.found) == 3 and plans.packs() == 0
+
+
+def test_nothing_is_packed_if_the_knob_is_off(plans: Plans) -> None:
+    module, x = nn.Conv2d(8, 4, 3), image()
+    compiled = pycompiler.compile(module, fullgraph=True, options={"pack_weights": False})
+    torch.testing.assert_close(compiled(x), module(x))
+    assert plans.found and plans.packs() == 0
+
+
+def rebound(module: nn.Conv2d) -> None:
+    module.weight.data = torch.randn_like(module.weight)
+
+
+def loaded(module: nn.Conv2d) -> None:
+    module.load_state_dict({name: torch.randn_like(t) for name, t in module.state_dict().items()})
+
+
+def replaced(module: nn.Conv2d) -> None:
+    module.weight = nn.Parameter(torch.randn_like(module.weight))
+
+
+CHANGES: dict[str, Callable[[nn.Conv2d], Any]] = {
+    "in place": lambda m: m.weight.mul_(2),
+    "through data": lambda m: m.weight.data.mul_(2),
+    "one element, through data": lambda m: m.weight.data[-1, -1, -1, -1].add_(1),
+    "through NumPy": lambda m: m.weight.detach().numpy().__imul__(2),
+    "new data": rebound,
+    "a state that is loaded": loaded,
+    "another parameter": replaced,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_the_weight_is_seen_in_the_next_call(change: str, plans: Plans) -> None:
+    module, x = nn.Conv2d(8, 4, 3), image()
+    compiled = pycompiler.compile(module, fullgraph=True)
+    before = compiled(x)
+    for _ in range(2):
+        CHANGES[change](module)
+        torch.testing.assert_close(compiled(x), module(x))
+    assert not torch.equal(compiled(x), before)
+    assert plans.packs() >= 1
+
+
+def test_a_large_weight_is_compared_by_several_threads(plans: Plans) -> None:
+    module, x = nn.Conv2d(640, 640, 3), image(channels=640, size=4)  # 14 MiB
+    compiled = pycompiler.compile(module, fullgraph=True)
+    for threads in (1, 2, 5):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
+            module.weight.data.view(-1)[-1] += 1
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
+        finally:
+            torch.set_num_threads(before)
+    assert plans.packs() >= 1
+
+
+def test_a_frozen_weight_is_compared_by_its_address(plans: Plans) -> None:
+    module, x = nn.Conv2d(8, 4, 3), image()
+    compiled = pycompiler.compile(module, fullgraph=True, options={"freezing": True})
+    before = compiled(x)
+    module.weight.mul_(2)
+    torch.testing.assert_close(compiled(x), before)  # freezing promises that weights do not change
+    kept, module.weight = module.weight, nn.Parameter(torch.randn_like(module.weight))
+    torch.testing.assert_close(compiled(x), module(x))
+    module.weight = kept
+    pycompiler.reset()
+    torch.testing.assert_close(compiled(x), module(x))
+    assert plans.packs() >= 2
+
+
+def test_equal_blocks_share_a_plan_and_keep_their_own_weights(plans: Plans) -> None:
+    blocks = [nn.Conv2d(8, 8, 3, padding=1) for _ in range(20)]  # more than a plan keeps
+    compiled = [pycompiler.compile(b, fullgraph=True) for b in blocks]
+    x = image()
+    for _ in range(3):
+        for block, call in zip(blocks, compiled, strict=True):
+            torch.testing.assert_close(call(x), block(x))
+    assert plans.packs() >= 1
+
+
+def test_threads_call_with_weights_of_their_own(plans: Plans) -> None:
+    convolve = pycompiler.compile(lambda x, w: torch.conv2d(x, w), fullgraph=True)
+    x, weights = image(), [torch.randn(4, 8, 3, 3) for _ in range(4)]
+    convolve(x, weights[0])
+    wrong: list[int] = []
+
+    def call(k: int) -> None:
+        with torch.no_grad():
+            wanted = torch.conv2d(x, weights[k])
+            wrong.extend(k for _ in range(50) if not torch.allclose(convolve(x, weights[k]), wanted, atol=1e-5))
+
+    threads = [threading.Thread(target=call, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and plans.packs() == 1
+
+
+def test_other_sizes_read_the_same_packed_weight(plans: Plans) -> None:
+    module = nn.Conv2d(8, 4, 3)
+    compiled = pycompiler.compile(module, fullgraph=True, dynamic=True)
+    for batch, size in ((2, 12), (3, 9), (1, 17), (5, 3)):
+        x = image(batch, size=size)
+        torch.testing.assert_close(compiled(x), module(x))
+    assert plans.packs() >= 1
+    with pytest.raises(RuntimeError, match="Kernel size can't be greater"):
+        compiled(image(2, size=2))
+    empty = torch.randn(0, 8, 12, 12)
+    torch.testing.assert_close(compiled(empty), module(empty))
+
+
+def test_bfloat16_weights_are_packed_where_the_machine_computes_with_them(plans: Plans) -> None:
+    module, x = nn.Conv2d(8, 16, 3, padding=1).bfloat16(), image().bfloat16()
+    torch.testing.assert_close(pycompiler.compile(module, fullgraph=True)(x), module(x))
+    assert plans.packs() == int(packed_weights.takes(torch.bfloat16))
