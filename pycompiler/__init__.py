@@ -23,10 +23,13 @@ from pycompiler.api import (
     is_dynamo_compiling,
     is_exporting,
     load,
+    load_cache_artifacts,
+    load_compiled_function,
     optimize,
     reset,
     run,
     save,
+    save_cache_artifacts,
     set_policy,
     set_stance,
     skip,
@@ -63,6 +66,7 @@ from pycompiler.ir.guard_filters import (
 from pycompiler.symbolic.dynamic_marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 from pycompiler.ir.nested_regions import nested_compile_region
 from pycompiler.ir.phases import compile_times
+from pycompiler import precompile
 
 engine.initialise()
 
@@ -71,11 +75,12 @@ __all__ = [
     "cudagraph_mark_step_begin",
     "disable", "disallow_in_graph", "error_on_graph_break", "exc", "explain", "explain_miss", "get_default_backend",
     "graph_break", "guard_profile", "is_compiling", "is_dynamo_compiling", "is_exporting",
-    "keep_portable_guards_unsafe", "keep_tensor_guards_unsafe", "list_backends", "load", "lookup_backend", "mark_dynamic",
+    "keep_portable_guards_unsafe", "keep_tensor_guards_unsafe", "list_backends", "load", "load_cache_artifacts",
+    "load_compiled_function", "lookup_backend", "mark_dynamic",
     "mark_static", "mark_unbacked", "maybe_mark_dynamic", "nested_compile_region", "nonstrict_trace", "optimize",
     "override_cudagraphs",
-    "register_backend",
-    "reset", "run", "save", "set_default_backend", "set_policy", "set_stance", "skip", "skip_all_guards_unsafe",
+    "precompile", "register_backend", "reset", "run", "save", "save_cache_artifacts",
+    "set_default_backend", "set_policy", "set_stance", "skip", "skip_all_guards_unsafe",
     "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe", "skip_guard_on_inbuilt_nn_modules_unsafe",
     "substitute_in_graph", "wait_for_compiles", "wrap_numpy",
 ]  # fmt: skip

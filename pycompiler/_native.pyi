@@ -1,6 +1,7 @@
 """The native engine (guards-rs/).  Its contracts are in ARCHITECTURE.md, "The engine"."""
 
 from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
 from types import CodeType, FunctionType
 from typing import Any, Literal, final, overload
 
@@ -48,6 +49,10 @@ class CompiledFunction:
     def entries_of(self, code: CodeType, /) -> list[Entry]: ...
     def explain_miss(self, *args: Any, **kwargs: Any) -> list[tuple[int, int, str]]:
         """(entry, guard, text) for each entry that does not fit these arguments.  Empty if an entry fits."""
+    def aot_compile(self, example_inputs: tuple[tuple[Any, ...], dict[str, Any]], /) -> CompiledFunction:
+        """Added by pycompiler/api.py."""
+    def save_compiled_function(self, path: str | PathLike[str], external_data: object = None) -> Any:
+        """Added by pycompiler/api.py: the `SaveReport`."""
     @property
     def entries(self) -> list[Entry]: ...
     @property

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 ABSENT: dict[str, str] = {
     # torch.compiler
-    "PrecompileError": "there is no precompile: pycompiler.save and load keep the entries that calls have compiled",
+    "PrecompileError": "pycompiler.exc.PrecompileError",
     "cudagraph_mark_warmup_incomplete": "graphs with operators of other libraries are not recorded as CUDA graphs",
-    "load_cache_artifacts": "pycompiler.load loads a compiled callable; the files of the disk cache can be copied",
-    "load_compiled_function": "pycompiler.load",
-    "precompile": "pycompiler.save and load keep the entries that calls have compiled",
-    "save_cache_artifacts": "pycompiler.save saves a compiled callable; the files of the disk cache can be copied",
     "set_enable_guard_collectives": "ranks compile by themselves: guards are not compared between processes",
     # torch._dynamo
     "OptimizedModule": "compile() of a module returns an instance of a subclass of the module's class",

@@ -10,6 +10,7 @@ In: functions and modules.  Out: the same, compiled.  Example:
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from pycompiler.pipeline.stance import set_stance as set_stance
 from pycompiler.wrapping import compiled_of
 
 if TYPE_CHECKING:
+    from pycompiler.artefacts.cache_bundle import CacheInfo
     from pycompiler.artefacts.save import SaveReport
 
 POLICIES = ("compile", "run", "eager", "error")
@@ -284,6 +286,108 @@ def load(path: str | os.PathLike[str], model: Callable[..., Any], *, trust: bool
     from pycompiler.artefacts.load import load
 
     return load(path, lambda settings: compile(model, **settings), trust=trust)
+
+
+def load_compiled_function(
+    file: io.IOBase, *, f_globals: dict[str, object] | None = None, external_data: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Load a function that `compiled.aot_compile(example_inputs).save_compiled_function(path)` wrote.
+
+    `aot_compile` compiles for a call with `example_inputs`, a pair (args, kwargs), without making the call.  It is a method of
+    functions and methods that were compiled with `fullgraph=True`.
+
+    Args:
+        file: A file opened for reading bytes.  It holds native code: load only what you trust.
+        f_globals: Where the function is looked up by its name before its module is imported.
+        external_data: Accepted for compatibility.  It has no effect.
+
+    Returns:
+        Callable: The compiled function.  A method takes its instance as the first argument.  A call that fits no entry raises
+            `RecompileError`.
+
+    Raises:
+        ArtefactError: As in `load`, and if no function has the recorded name.
+
+    Example:
+        ```python
+        @pycompiler.compile(fullgraph=True)
+        def step(x):
+            return x.relu() * 2
+
+        made = step.aot_compile(((torch.ones(3),), {}))
+        made.save_compiled_function("step.pyca")
+        with open("step.pyca", "rb") as file:
+            served = pycompiler.load_compiled_function(file)
+        assert torch.equal(served(torch.ones(3)), torch.full((3,), 2.0))
+        ```
+    """
+    from pycompiler.artefacts.aot_compile import load_compiled_function
+
+    return load_compiled_function(file, compile, f_globals, external_data)
+
+
+def _aot_compile(self: _native.CompiledFunction, example_inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """Compile for a call with `example_inputs`, a pair (args, kwargs), without making the call."""
+    from pycompiler.artefacts.aot_compile import aot_compile
+
+    return aot_compile(self, example_inputs)
+
+
+def _save_compiled_function(
+    self: _native.CompiledFunction, path: str | os.PathLike[str], external_data: object = None
+) -> SaveReport:
+    """Write the function to a file for `load_compiled_function`."""
+    from pycompiler.artefacts.aot_compile import save_compiled_function
+
+    return save_compiled_function(self, path, external_data)
+
+
+for _name, _method in (("aot_compile", _aot_compile), ("save_compiled_function", _save_compiled_function)):
+    setattr(_native.CompiledFunction, _name, _method)
+
+
+def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
+    """The kernels that this process has built, or found in the kernel cache, as bytes.
+
+    `load_cache_artifacts` puts them into the kernel cache of another machine.  Compiles there capture and guard as always,
+    and find their kernels.  `save` keeps whole entries instead.
+
+    Returns:
+        tuple[bytes, CacheInfo] | None: The bytes and their contents.  None: there are no kernels.
+
+    Example:
+        ```python
+        pycompiler.compile(lambda x: x.relu() + 1)(torch.ones(3))
+        data, info = pycompiler.save_cache_artifacts()
+        assert info.artifacts["kernels"]
+        ```
+    """
+    from pycompiler.artefacts import cache_bundle
+
+    return cache_bundle.pack()
+
+
+def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo | None:
+    """Put the kernels of `save_cache_artifacts` into the kernel cache.
+
+    They are used on machines with the same compiler, C library and CPU.  Kernels are native code: load only what you trust.
+
+    Args:
+        serialized_artifacts: The bytes.
+
+    Returns:
+        CacheInfo | None: The contents.  None, with a log line: the bytes are damaged, or the cache cannot be written.
+
+    Example:
+        ```python
+        pycompiler.compile(lambda x: x.relu() + 1)(torch.ones(3))
+        data, info = pycompiler.save_cache_artifacts()
+        assert pycompiler.load_cache_artifacts(data) == info
+        ```
+    """
+    from pycompiler.artefacts import cache_bundle
+
+    return cache_bundle.unpack(serialized_artifacts)
 
 
 def set_policy(fn: Any, policy: _native.Mode) -> Any:

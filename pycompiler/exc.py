@@ -38,10 +38,11 @@ BackendCompilerFailed = BackendError
 InvalidBackend = UnknownName
 FailOnRecompileLimitHit = RecompileLimitExceeded
 InternalTorchDynamoError = InternalError
+PrecompileError = ArtefactError
 
 __all__ = [
     "ArgumentError", "ArtefactError", "BackendCompilerFailed", "BackendError", "BadBackendResult", "ConfigError",
     "DoubleBackwardError", "FailOnRecompileLimitHit", "InternalError", "InternalTorchDynamoError", "InvalidBackend",
-    "PyCompilerError", "RecompileError", "RecompileLimitExceeded", "RecompileLimitWarning", "TorchDynamoException",
-    "UnknownName", "Unsupported", "UserError",
+    "PrecompileError", "PyCompilerError", "RecompileError", "RecompileLimitExceeded", "RecompileLimitWarning",
+    "TorchDynamoException", "UnknownName", "Unsupported", "UserError",
 ]  # fmt: skip

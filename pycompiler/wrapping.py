@@ -27,6 +27,8 @@ from pycompiler.errors import ArgumentError
 from pycompiler.pipeline import Family, eagerly, leave_eager
 from pycompiler.torch_compat import torch_compile
 
+INSTANCE = "_pycompiler_instance"  # attribute of a bound method's CompiledFunction, for `aot_compile`
+
 
 def compiled(model: Any, family: Family, name: str | None) -> Any:
     """`model` with its calls compiled by `family`; a callable whose `compiled_of` is a `CompiledFunction`."""
@@ -42,7 +44,9 @@ def compiled(model: Any, family: Family, name: str | None) -> Any:
     if isinstance(model, types.FunctionType):
         return compiled_function(model, model, family, name)
     if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
-        return types.MethodType(compiled_function(model.__func__, model.__func__, family, name), model.__self__)
+        made = compiled_function(model.__func__, model.__func__, family, name)
+        setattr(made, INSTANCE, model.__self__)
+        return types.MethodType(made, model.__self__)
     if isinstance(model, (staticmethod, classmethod)):
         return type(model)(compiled(model.__func__, family, name))
     if isinstance(model, type):
@@ -199,7 +203,14 @@ def compiled_module(module: torch.nn.Module, family: Family, name: str | None) -
 
     # Bound to the original: inside of the program, `self` is the original.  A forwarder takes no `self`.
     call = types.MethodType(made, module) if plain else staticmethod(made)
-    return wrap_module(module, call, again, _pycompiler_compiled=made)
+    wrapper = wrap_module(module, call, again, _pycompiler_compiled=made)
+
+    def aot_compile(example_inputs: Any) -> Any:
+        return compiled(types.MethodType(cls.forward, module), family.copy(), name).aot_compile(example_inputs)
+
+    if isinstance(forward := type(wrapper).__dict__.get("forward"), types.FunctionType):
+        forward.aot_compile = aot_compile  # type: ignore[attr-defined]
+    return wrapper
 
 
 def _slots(cls: type) -> Iterator[str]:

@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "artefacts": BASE | {"capture", "autograd", "runtime", "pipeline", "regions", "wrapping"},  # their data, in a file
     "wrapping": BASE | {"pipeline"},
     "api": BASE | {"artefacts", "wrapping", "pipeline", "background", "backends"},
+    "precompile": {"api", "artefacts", "config", "errors", "wrapping"},
     "engine": BASE | {"pipeline", "runtime"},  # Python that the engine receives
     "exc": {"errors"},
     "absent_names": set(),
@@ -60,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },  # prints the records of these packages
     "utils": {"ir", "debug"},  # names under which the documents look for these packages' functions
     "__main__": {"debug"},
-    "__init__": BASE | {"absent_names", "api", "backends", "debug", "engine", "exc", "utils"},
+    "__init__": BASE | {"absent_names", "api", "backends", "debug", "engine", "exc", "precompile", "utils"},
 }
 
 PEER = (

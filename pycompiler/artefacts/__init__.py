@@ -11,4 +11,6 @@ Files in reading order:
 - file.py: the file format, and the facts that must be equal to read it
 - load.py: a file → a compiled callable
 - decode.py: records → objects
+- aot_compile.py: torch's `aot_compile` and `load_compiled_function`: the function is found by its name
+- cache_bundle.py: the kernels of this process as bytes, for the kernel cache of another machine
 """

@@ -32,10 +32,14 @@ from pycompiler.wrapping import compiled_of
 
 def load(path: str | os.PathLike[str], make: Callable[[dict[str, Any]], Any], *, trust: bool = False) -> Any:
     """See `api.load`. `make(settings)` compiles the function that receives the entries."""
-    follow_torch()
     what = os.fspath(path)
     header, body = file.parse(file.open_safely(Path(what), trust), what)
-    compiled = make(header["settings"])
+    return with_entries(what, header, body, make(header["settings"]))
+
+
+def with_entries(what: str, header: dict[str, Any], body: tuple[Any, ...], compiled: Any) -> Any:
+    """`compiled`, with the entries of the artefact `what`."""
+    follow_torch()
     made = compiled_of(compiled)
     if made is None:
         raise ArtefactError("load() takes the function or nn.Module that was compiled for save()")

@@ -19,7 +19,7 @@ from pycompiler.artefacts.data import SavedCallable, SavedFunction, Unsavable, m
 from pycompiler.artefacts.encode import Encoder
 from pycompiler.capture.recipe.recipe import Resume
 from pycompiler.errors import ArtefactError
-from pycompiler.ir.persistent_names import code_digest, naming
+from pycompiler.ir.persistent_names import code_digest, name_of, naming
 from pycompiler.logs import stage
 from pycompiler.pipeline import Family
 from pycompiler.wrapping import compiled_of
@@ -57,6 +57,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> SaveReport:
         writer.left_out.append("the guard filter: entries that are compiled after load() keep all their guards")
     with naming():
         top = writer.encoder.value(writer.callable())
+        function = name_of(made.fn)
     if not writer.count:
         first = "no entry can be saved:" if writer.left_out else "nothing to save: call the compiled callable first"
         raise ArtefactError("\n".join([first, *writer.left_out]))
@@ -64,6 +65,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> SaveReport:
     encoder, target = writer.encoder, Path(os.path.abspath(os.fspath(path)))
     header = {
         "callable": made.name,
+        "function": function,
         "entries": writer.count,
         "model": model_name(compiled),
         "code": code_digest(made.fn.__code__),

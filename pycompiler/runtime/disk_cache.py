@@ -311,8 +311,17 @@ def locked(root: Path, key: str) -> Iterator[None]:
             remove_lock(path, file)
 
 
+fetched: dict[str, Path] = {}  # key → folder of each entry that this process has used
+
+
 def fetch(root: Path, key: str, fill: Callable[[Path], None]) -> tuple[Path, bool]:
     """(folder of the entry, whether it was built now).  `fill(folder)` writes LIBRARY and SOURCE."""
+    found, built = _fetch(root, key, fill)
+    fetched[key] = found
+    return found, built
+
+
+def _fetch(root: Path, key: str, fill: Callable[[Path], None]) -> tuple[Path, bool]:
     entry = root / key
     if verified(entry, key):
         return entry, False

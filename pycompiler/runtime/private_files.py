@@ -54,11 +54,16 @@ def read_file(path: Path, *, trust: bool = False) -> bytes:
     # Open without waiting for a pipe or device.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with open(handle, "rb") as file:
-        info = os.fstat(handle)
-        if not stat.S_ISREG(info.st_mode):
-            raise Unsafe(f"{path} is not a plain file")
-        if not trust and info.st_uid not in (os.geteuid(), 0):
-            raise Unsafe(f"{path} belongs to user {info.st_uid}, not to the current user ({os.geteuid()})")
-        if not trust and info.st_mode & WRITERS:
-            raise Unsafe(f"{path} may be written by others (mode {stat.S_IMODE(info.st_mode):o}; chmod go-w)")
+        check_open(handle, os.fspath(path), trust=trust)
         return file.read()
+
+
+def check_open(handle: int, name: str, *, trust: bool = False) -> None:
+    """Raise Unsafe unless an open file is a plain one, and, unless `trust`, one that no other user can have written."""
+    info = os.fstat(handle)
+    if not stat.S_ISREG(info.st_mode):
+        raise Unsafe(f"{name} is not a plain file")
+    if not trust and info.st_uid not in (os.geteuid(), 0):
+        raise Unsafe(f"{name} belongs to user {info.st_uid}, not to the current user ({os.geteuid()})")
+    if not trust and info.st_mode & WRITERS:
+        raise Unsafe(f"{name} may be written by others (mode {stat.S_IMODE(info.st_mode):o}; chmod go-w)")

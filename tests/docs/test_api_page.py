@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text()
 ENTRIES = re.findall(r"^::: pycompiler\.(\S+)$", PAGE, re.M)
 FUNCTIONS = [name for name in pycompiler.__all__ if callable(getattr(pycompiler, name))]
-OF_CONFIG = ("config.patch", "config.snapshot", "config.describe")
-WITH_EXAMPLE = [*FUNCTIONS, "config", *OF_CONFIG, "exc"]
+OF_MODULES = ("config.patch", "config.snapshot", "config.describe", "precompile.capture", "precompile.load")
+WITH_EXAMPLE = [*FUNCTIONS, "config", *OF_MODULES, "exc", "precompile"]
 MARKS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -57,7 +57,7 @@ def test_each_error_is_there_once() -> None:
     assert all(getattr(exc, alias) is getattr(exc, name) for alias, name in aliases.items())
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, *OF_CONFIG])
+@pytest.mark.parametrize("name", [*FUNCTIONS, *OF_MODULES])
 def test_each_parameter_is_described(name: str) -> None:
     value = named(name)
     found = sections(value)
@@ -68,7 +68,7 @@ def test_each_parameter_is_described(name: str) -> None:
     assert found[""].strip()
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, *OF_CONFIG])
+@pytest.mark.parametrize("name", [*FUNCTIONS, *OF_MODULES])
 def test_errors_are_errors(name: str) -> None:
     for error in items(sections(named(name)).get("Raises", "")):
         assert issubclass(getattr(exc, error, None) or getattr(builtins, error), Exception)
