@@ -19,7 +19,7 @@ from pycompiler.ir.guards import Guard, UserFrame, own_place
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
 from pycompiler.ir.plan import Aten, Kernel, Launch, Plan
-from pycompiler.pipeline.records import GraphRecord, RecompileRecord
+from pycompiler.pipeline.records import EagerRecord, GraphRecord, GuardDifference, RecompileRecord
 from pycompiler.symbolic.hints import hinted, likely_product
 
 Data = dict[str, Any]
@@ -72,8 +72,12 @@ def function(code: types.CodeType) -> Data:
     }
 
 
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
 def is_library(file: str) -> bool:
-    return "site-packages" in file or file.startswith("<")
+    """Whether a file is no part of the program; polyfills of this package are not."""
+    return "site-packages" in file or (file.startswith("<") and file != "<stdin>") or file.startswith(PACKAGE)
 
 
 def frame(record: GraphRecord) -> Data:
@@ -81,6 +85,7 @@ def frame(record: GraphRecord) -> Data:
     code, broke = record.code, record.broke
     return {
         **function(code),
+        "hooked": record.hooked,
         "inlined": [function(c) for c in record.inlined if c is not code and not is_library(c.co_filename)],
         "seconds": record.seconds,
         "operators": sum(n.op in ("call_function", "call_method") for n in record.graph.graph.nodes)
@@ -96,7 +101,20 @@ def frame(record: GraphRecord) -> Data:
 def recompile(record: RecompileRecord) -> Data:
     code = record.code
     return {"function": code.co_qualname, "file": code.co_filename, "line": code.co_firstlineno,
-            "reasons": [text.strip() for text in record.reasons]}  # fmt: skip
+            "reasons": [text.strip() for text in record.reasons],
+            "differences": [_difference(found) for found in record.differences]}  # fmt: skip
+
+
+def _difference(found: GuardDifference) -> Data:
+    """`stack`: where the guard was made."""
+    made = found.guard
+    return {**guard(made), "source": made.source.name, "aspects": list(found.aspects), "seen": found.seen}
+
+
+def eager(record: EagerRecord) -> Data:
+    code = record.code
+    return {"function": code.co_qualname, "file": code.co_filename, "line": code.co_firstlineno,
+            "kind": record.kind, "reason": record.reason}  # fmt: skip
 
 
 def hint(node: fx.Node, why: str) -> Data:

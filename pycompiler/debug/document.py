@@ -6,13 +6,14 @@ JSON: `frames`, `graphs`, `recompiles`, `hints`, `phases`, `start`, `advice`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from pycompiler.debug.describe import Data, is_library
+from pycompiler.debug.causes import causes_of, cost_text, followers
+from pycompiler.debug.describe import Data
 from pycompiler.debug.number_format import begins, counted, name, nanoseconds, place, short, title
+from pycompiler.debug.step_times import PARTS
 
 SLOW_GUARDS = 0.2  # share of a call's time above which guards are mentioned
 SMALL = 5_000  # nanoseconds: a smaller kernel is mostly launch time
@@ -40,9 +41,11 @@ class Document:
 
     @staticmethod
     def of(events: Iterable[Data]) -> Document:
-        data: Data = {"starts": [], "frames": [], "graphs": [], "recompiles": [], "hints": [], "phases": {}}
+        data: Data = {"starts": [], "frames": [], "graphs": [], "recompiles": [], "hints": [], "phases": {},
+                      "eager": [], "steps": [], "backward_seconds": {}}  # fmt: skip
         frames: dict[Any, Data] = {}  # by process and number
         graphs: dict[Any, Data] = {}
+        steps: dict[Any, Data] = {}  # by process and root
         run = 0
         for event in events:
             kind = event["event"]
@@ -51,6 +54,9 @@ class Document:
                 data["starts"].append(event)
             elif kind == "phase":
                 data["phases"].setdefault(event["name"], []).append(event["seconds"])
+                if event["name"] == "backward" and event.get("id"):
+                    seconds = data["backward_seconds"]
+                    seconds[event["id"]] = seconds.get(event["id"], 0.0) + event["seconds"]
             elif kind == "frame":
                 frames[run, event["number"]] = made = {**event, "run": run, "entry": None}
                 data["frames"].append(made)
@@ -59,6 +65,10 @@ class Document:
                 data["graphs"].append(made)
             elif kind == "recompile":
                 data["recompiles"].append({**event, "run": run})
+            elif kind == "eager":
+                data["eager"].append({**event, "run": run})
+            elif kind == "steps":
+                steps[run, event["root"], event["function"]] = _steps(event, run)
             elif kind == "hint":
                 data["hints"].append({**event, "run": run})
             elif kind == "entry" and (found := frames.get((run, event["frame"]))):
@@ -70,7 +80,9 @@ class Document:
                 found["calls"] = event
             elif kind == "end":
                 data["end"] = event
+        data["steps"] = list(steps.values())
         made_document = Document(data)
+        data["causes"] = causes_of(made_document)
         data["advice"] = list(made_document.advice())
         return made_document
 
@@ -114,6 +126,11 @@ class Document:
             for (file, _), function in self.functions.items()
             for n, text in function["source"]
         }
+
+    @cached_property
+    def main_steps(self) -> Data | None:
+        """The steps of the root in which most time was spent; None if no step was measured."""
+        return max(self.data["steps"], key=lambda row: row["step"] * row["steps"], default=None)
 
     # queries ------------------------------------------------------------------------------------------------------
     @property
@@ -161,21 +178,9 @@ class Document:
             yield {"what": "nothing was compiled", "where": "",
                    "do": "call the result of pycompiler.compile; PYCOMPILER_LOGS=dynamo names "
                    "functions that run eagerly"}  # fmt: skip
-        broken: Counter[tuple[str, str, str]] = Counter()
-        for frame in self.breaks:
-            broke = frame["break"]
-            where = broke["stack"][-1] if broke["stack"] else {"file": frame["file"], "line": frame["line"]}
-            broken[
-                f"graph break [{broke['kind']}]: {broke['reason']}", f"{where['file']}:{where['line']}", broke["hint"]
-            ] += 1
-        for (what, where, do), times in broken.items():
-            yield {"what": what + (f" ({times} times)" if times > 1 else ""), "where": where, "do": do}
-        for group in _by_advice(self.recompiles):
-            functions = list(dict.fromkeys(title(row["function"]) for row in group))
-            reason, _, way_out = (group[0]["reasons"] or ["unknown"])[0].partition("way out:")
-            others = f" (and {counted(len(functions) - 1, 'function')} for similar reasons)" if functions[1:] else ""
-            yield {"what": f"{functions[0]}{others} was compiled again: {reason.strip()}",
-                   "where": begins(group[0]), "do": way_out.strip()}  # fmt: skip
+        for cause in self.data["causes"]:
+            yield {"what": cause["what"], "where": cause["where"], "do": cause["do"],
+                   "cost": cost_text(cause, self.main_steps), "follows": list(followers(cause))}  # fmt: skip
         seen: set[tuple[str, str]] = set()
         for hint in self.data["hints"]:
             if (hint["operator"], hint["why"]) not in seen:
@@ -227,6 +232,7 @@ class Document:
                 f"  {k}. {row['what']}",
                 *([f"     at {place(row['where'])}"] if row["where"] else []),
                 *([f"        {text}"] if (text := self.line(row["where"])) else []),
+                *([f"     {row['cost']}"] if row.get("cost") else []),
                 f"     -> {row['do']}",
             ]
         lines = [line for line in lines if line or line is lines[1]]
@@ -241,9 +247,8 @@ class Document:
         return "\n".join(lines)
 
 
-def _by_advice(recompiles: list[Data]) -> list[list[Data]]:
-    """Recompiles grouped by equal advice; recompiles of the program's own functions come first in a group."""
-    found: dict[str, list[Data]] = {}
-    for row in recompiles:
-        found.setdefault((row["reasons"] or [""])[0].partition("way out:")[2], []).append(row)
-    return [sorted(group, key=lambda row: is_library(row["file"])) for group in found.values()]
+def _steps(event: Data, run: int) -> Data:
+    """The steps of a root, with numbers as keys, and the nanoseconds of one step."""
+    parts = {part: {int(key): ns for key, ns in event[part].items()} for part in PARTS}
+    whole = event["outside"] + sum(sum(found.values()) for found in parts.values())
+    return {**event, **parts, "run": run, "step": whole / event["steps"] if event["steps"] else 0.0}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pycompiler.debug.describe import Data
+from pycompiler.debug.step_times import PARTS
 from pycompiler.errors import ArgumentError
 
 Check = Callable[[Any, str], str | None]  # value, its name → the error, or None
@@ -19,7 +20,7 @@ Check = Callable[[Any, str], str | None]  # value, its name → the error, or No
 
 def plain(expected: str, *types: type) -> Check:
     def check(value: Any, at: str) -> str | None:
-        fits = isinstance(value, types) and not isinstance(value, bool)
+        fits = isinstance(value, types) and (bool in types or not isinstance(value, bool))
         return None if fits else f"{at} is {named(value)}, expected {expected}"
 
     return check
@@ -85,6 +86,11 @@ def position(value: Any, at: str) -> str | None:
     )
 
 
+def number(value: Any, at: str) -> str | None:
+    """A key of a JSON table that is an integer; -1 stands for an unknown frame or graph."""
+    return None if value == "-1" else position(value, at)
+
+
 def named(value: Any) -> str:
     kinds = {str: "a text", bool: "a truth value", int: "an integer", float: "a float", list: "a list", dict: "a table"}
     return "null" if value is None else kinds.get(type(value), type(value).__name__)
@@ -125,9 +131,20 @@ FIELDS: dict[str, dict[str, Check]] = {
     },
     "hint": {"graph": optional(INTEGER), "node": TEXT, "operator": TEXT, "why": TEXT, "place": TEXT},
     "recompile": {**FUNCTION, "reasons": many(TEXT)},
+    "eager": {**FUNCTION, "kind": TEXT, "reason": TEXT},
     "entry": {"frame": optional(INTEGER), "function": TEXT, "call": NUMBER, "all": NUMBER, "each": table(position, NUMBER)},
+    "steps": {
+        "root": INTEGER, "function": TEXT, "calls": INTEGER, "steps": INTEGER, "outside": NUMBER,
+        **{part: table(number, NUMBER) for part in PARTS}, "last": many(row(TEXT, INTEGER, NUMBER)),
+    },
     "calls": {"graph": INTEGER, "calls": INTEGER, "least": many(NUMBER), "total": many(NUMBER), "rest": NUMBER},
 }  # fmt: skip
+# Fields of later versions: an event may lack them.
+DIFFERENCES = many(record({"kind": TEXT, "text": TEXT, "stack": STACK, "source": TEXT, "aspects": many(TEXT), "seen": TEXT}))
+OPTIONAL: dict[str, dict[str, Check]] = {
+    "frame": {"hooked": plain("a truth value", bool)},
+    "recompile": {"differences": DIFFERENCES},
+}
 # Fields of an event that belongs to a compile, in traces since 0.2.
 NAMES = {"id": optional(TEXT), "title": optional(TEXT)}
 # Fields of the first event of a trace: strs, each optional.
@@ -138,7 +155,8 @@ def check(event: Data, where: str) -> None:
     """Raises ArgumentError unless the event, from the line `where` of a trace, has the fields of its kind."""
     kind = event["event"]
     wrong = record({"at": NUMBER, "thread": INTEGER, **FIELDS[kind]})(event, kind)
-    wrong = wrong or next((w for f, of in NAMES.items() if f in event and (w := of(event[f], f"{kind}.{f}"))), None)
+    known = NAMES | OPTIONAL.get(kind, {})
+    wrong = wrong or next((w for f, of in known.items() if f in event and (w := of(event[f], f"{kind}.{f}"))), None)
     if kind == "start":
         wrong = wrong or next((w for f in START_FIELDS if f in event and (w := TEXT(event[f], f"start.{f}"))), None)
     if wrong:

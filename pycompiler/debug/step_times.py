@@ -1,0 +1,152 @@
+"""The time of a program's steps, split by what spends it: guards, graphs, eager stretches, dispatch, the program around.
+
+In: the engine's reports of calls and plans, in order (`call_watchers.py`).  Out: `StepTimes.totals()`, one dict for each
+root: a compiled callable that the program calls itself.  A step of a root is the time from one of its calls to the next.
+Steps during which something was compiled do not count.  The time of observers is left out.
+
+Example: `{"root": 0, "steps": 9, "outside": 2.1e6, "before": {1: 4.0e5}, "guards": {0: 8.1e3, 1: 9.0e2}, ...}`, in
+nanoseconds of all 9 steps.  `before[1]` is the eager stretch before frame 1: the statement of the graph break that frame
+1 continues.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+PARTS = ("before", "guards", "graph", "dispatch")
+ROWS = 2_000  # most rows of a step's timeline
+ROOTS = 16  # most roots of a thread
+
+
+class TimedPart(NamedTuple):
+    """A part of a step.  `number`: of a frame; for the part "graph", of a graph."""
+
+    part: str
+    number: int
+    nanoseconds: float
+
+
+@dataclass
+class Step:
+    """The step of a root that has not ended."""
+
+    parts: list[TimedPart] = field(default_factory=list)
+    compiled: bool = False
+
+    def add(self, part: str, number: int, nanoseconds: float) -> None:
+        self.parts.append(TimedPart(part, number, nanoseconds))
+
+
+@dataclass
+class Root:
+    """Sums over the steps of a root that have ended.  `last`: the parts of the last one, in order."""
+
+    number: int
+    function: str
+    calls: int = 0
+    steps: int = 0
+    sums: Counter[tuple[str, int]] = field(default_factory=Counter)
+    last: list[TimedPart] = field(default_factory=list)
+
+    def end(self, step: Step) -> None:
+        if step.compiled or not step.parts:
+            return
+        self.steps += 1
+        self.last = step.parts[:ROWS]
+        for part, number, spent in step.parts:
+            self.sums[part, number] += spent
+
+    def totals(self) -> dict[str, Any]:
+        parts: dict[str, Any] = {name: {} for name in PARTS}
+        for (part, number), spent in self.sums.items():
+            if part in parts:
+                parts[part][number] = spent
+        return {
+            "root": self.number,
+            "function": self.function,
+            "calls": self.calls,
+            "steps": self.steps,
+            "outside": self.sums["outside", -1],
+            **parts,
+            "last": [list(row) for row in self.last],
+        }
+
+
+class _ThreadSteps(threading.local):
+    def __init__(self) -> None:
+        self.since: float | None = None  # the end of the last report
+        self.open: dict[int, Step] = {}  # by id of the root's function
+        self.around = 0.0  # time around backward graphs since the last call
+
+
+class StepTimes:
+    """See the module.  Times are `time.perf_counter()`, in seconds."""
+
+    def __init__(self) -> None:
+        self.state = _ThreadSteps()
+        self.roots: dict[int, Root] = {}
+        self.kept: dict[int, object] = {}  # keeps the ids of the roots' functions unique
+
+    def begin(self) -> float:
+        """A report begins; returns the time."""
+        return time.perf_counter()
+
+    def end(self) -> None:
+        """A report is over: time passes for the program again."""
+        self.state.since = time.perf_counter()
+
+    def compiling(self) -> None:
+        """Something is compiled in this thread: its open steps do not count."""
+        for step in self.state.open.values():
+            step.compiled = True
+        self.state.around = 0.0
+
+    def call(self, at: float, function: Any, name: str, frame: int, is_root: bool, guards: float) -> Root | None:
+        """An entry's guards hold, and the entry will run.  guards: nanoseconds of their check.
+
+        Returns the root if its number of steps has just become a power of two.
+        """
+        state = self.state
+        passed = max(0.0, (at - state.since) * 1e9 - guards) if state.since is not None else 0.0
+        passed, state.around = passed + state.around, 0.0
+        ended = None
+        for step in state.open.values():
+            step.add("outside" if is_root else "before", -1 if is_root else frame, passed)
+        if is_root:
+            ended = self.next_step(function, name, frame)
+        for step in state.open.values():
+            step.add("guards", frame, guards)
+        return ended
+
+    def next_step(self, function: Any, name: str, frame: int) -> Root | None:
+        key, state = id(function), self.state
+        root = self.roots.get(key)
+        if root is None:
+            if len(self.roots) >= ROOTS:
+                return None
+            root = self.roots[key] = Root(frame, name)
+            self.kept[key] = function
+        before, root.calls = root.steps, root.calls + 1
+        if (step := state.open.get(key)) is not None:
+            root.end(step)
+        state.open[key] = Step()
+        return root if root.steps > before and root.steps & (root.steps - 1) == 0 else None
+
+    def plan(self, at: float, graph: int, is_backward: bool, spent: float) -> None:
+        """A graph has run; spent: nanoseconds of its steps."""
+        state = self.state
+        passed = (at - state.since) * 1e9 if state.since is not None else spent
+        rest = max(0.0, passed - spent)
+        for step in state.open.values():
+            step.add("graph", graph, spent)
+            if not is_backward:
+                step.add("dispatch", graph, rest)
+        if is_backward:  # autograd around it: part of the eager stretch, or of the program outside
+            state.around += rest
+
+    def totals(self) -> list[dict[str, Any]]:
+        return [root.totals() for root in list(self.roots.values()) if root.steps]
