@@ -8,7 +8,8 @@ Rules, in this order:
 - A break at a line that already has a cause follows from that cause.
 - A break that only the end of an earlier graph makes (an iterator in use, a tensor of an earlier graph), or that has no
   line of the program, follows from the break that its frame continues.
-- A recompile of a resume function, or of a function called in a break, for a local value follows from that break.
+- A recompile of a resume function, or of a function called in a break, for a local value follows from that break,
+  unless the value is an argument of the program's function.
 - Recompiles for the same value have one cause.  A single recompile because a value was None, empty or static in the
   first call is warm-up.
 - Eager calls at the recompile limit follow from the recompiles.
@@ -17,6 +18,7 @@ Rules, in this order:
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,6 +30,7 @@ from pycompiler.debug.number_format import RESUMED, begins, counted, nanoseconds
 if TYPE_CHECKING:
     from pycompiler.debug.document import Document
 
+LOCAL = re.compile(r"\bL\['(\w+)'\]")
 Key = tuple[int, int]  # run and number of a frame
 # Kinds of breaks that exist only because an earlier break ended a graph, and a phrase of others' reasons.
 FOLLOWING, OUTSIDE = {"running-iterator", "generator-state"}, "outside of the graph"
@@ -82,7 +85,9 @@ class Cause:
         return self.what + (f"; {' and '.join(parts)} follow{'s' if single else ''} from it" if parts else "")
 
     def followed_by(self, kind: str, what: str, where: str) -> None:
-        same = next((row for row in self.follows if (row["kind"], row["what"], row["where"]) == (kind, what, where)), None)
+        same = next(
+            (row for row in self.follows if (row["kind"], row["what"], row["where"]) == (kind, what, where)), None
+        )
         if same is not None:
             same["times"] += 1
         else:
@@ -192,13 +197,15 @@ class CauseGraph:
         if known is not None:
             known.times += 1
             known.aspects = tuple(dict.fromkeys((*known.aspects, *(difference["aspects"] if difference else ()))))
-        elif parent is not None and not shared and difference is not None:
+        elif parent is not None and difference is not None and not shared and not self.is_argument(frame, source):
             what = f"{title(row['function'])} was compiled again: {self.differs(difference)}"
             parent.followed_by("recompile", what, begins(row))
             parent.seconds += seconds
             return
         else:
-            reason = self.differs(difference) if difference else (row["reasons"] or ["unknown"])[0].partition("way out:")[0]
+            reason = (
+                self.differs(difference) if difference else (row["reasons"] or ["unknown"])[0].partition("way out:")[0]
+            )
             line = own_line(difference["stack"]) if difference else None
             where = f"{line['file']}:{line['line']}" if line else begins(row)
             known = self.new("recompile", f"{title(row['function'])} was compiled again: {reason.strip()}", where, name)
@@ -208,6 +215,15 @@ class CauseGraph:
                 known.do = (row["reasons"] or [""])[0].partition("way out:")[2].strip()
             self.by_value[value if difference else (file, name, str(len(self.by_value)))] = known
         known.seconds += seconds
+
+    def is_argument(self, frame: Data | None, source: str) -> bool:
+        """Whether the value of a resume function is an argument of the program's function: it exists without the break."""
+        if frame is None or not RESUMED.search(frame["function"]):
+            return False
+        name, found = base_name(frame["function"]), LOCAL.search(source)
+        made = (f for other in self.document.frames for f in (other, *other["inlined"]))
+        functions = (f for f in made if f["file"] == frame["file"] and f["function"].rpartition(".")[2] == name)
+        return found is not None and any(found[1] in f.get("parameters", ()) for f in functions)
 
     def differs(self, difference: Data) -> str:
         if difference["kind"] == "global_state":
@@ -260,7 +276,13 @@ class CauseGraph:
     def cost(self, cause: Cause, steps: Data) -> Data:
         """Nanoseconds of a step: measured, except for `fusion`, an estimate."""
         n, run = steps["steps"], steps["run"]
-        found = {"eager": 0.0, "guards": 0.0, "dispatch": 0.0, "fusion": 0.0, "compiles": cause.seconds * 1e9 / steps["calls"]}
+        found = {
+            "eager": 0.0,
+            "guards": 0.0,
+            "dispatch": 0.0,
+            "fusion": 0.0,
+            "compiles": cause.seconds * 1e9 / steps["calls"],
+        }
         for key, parent in self.parents.items():
             if parent in cause.frames and key[0] == run:
                 found["eager"] += steps["before"].get(key[1], 0.0) / n
@@ -301,7 +323,11 @@ def cost_text(cause: Data, steps: Data | None) -> str:
         names = {"eager": "eager code", "guards": "guards", "dispatch": "dispatch"}
         parts = [f"{what} {nanoseconds(cost[key])}" for key, what in names.items() if cost[key]]
         measured = sum(cost[key] for key in names)
-        texts = [f"costs {nanoseconds(measured)} of {nanoseconds(steps['step'])} a step: {', '.join(parts)}"] if parts else []
+        texts = (
+            [f"costs {nanoseconds(measured)} of {nanoseconds(steps['step'])} a step: {', '.join(parts)}"]
+            if parts
+            else []
+        )
         if cost["fusion"]:
             texts.append(f"about {nanoseconds(cost['fusion'])} more by fusion across it (an estimate)")
     else:

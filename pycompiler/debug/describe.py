@@ -15,7 +15,7 @@ from typing import Any
 from torch import fx
 
 from pycompiler.debug.render import code_of
-from pycompiler.ir.guards import Guard, UserFrame, own_place
+from pycompiler.ir.guards import Guard, UserFrame, deref, own_place
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
 from pycompiler.ir.plan import Aten, Kernel, Launch, Plan
@@ -49,6 +49,21 @@ def guard(made: Guard) -> Data:
     return {"kind": made.kind, "text": str(made), "stack": stack(made.user)}
 
 
+def guards(made: Sequence[Guard]) -> list[Data]:
+    """`owner`: class and source of the nearest object of a class of the program or a library that the guard reads from."""
+    classes = {g.source: cls for g in made if g.kind == "type_is" and (cls := deref(g.arg)) is not None}
+    found = []
+    for g in made:
+        reads = [] if g.kind == "global_state" else list(g.source.reads())
+        known = next((s for s in reversed(reads) if s in classes and classes[s].__module__ not in PLAIN_MODULES), None)
+        owner = [] if known is None else [classes[known].__name__, known.name]
+        found.append({**guard(g), "source": g.source.name if reads else "", "owner": owner, "others": len(g.others)})
+    return found
+
+
+PLAIN_MODULES = ("builtins", "collections", "types")  # modules of classes whose objects are parts of other objects
+
+
 def lines_of(code: types.CodeType) -> list[tuple[int, str]]:
     """The lines of a function, numbered; empty strs if the source is not available."""
     first = code.co_firstlineno
@@ -68,6 +83,7 @@ def function(code: types.CodeType) -> Data:
         "function": code.co_qualname,
         "file": code.co_filename,
         "line": code.co_firstlineno,
+        "parameters": list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]),
         "source": lines_of(code),
     }
 
@@ -92,7 +108,7 @@ def frame(record: GraphRecord) -> Data:
         if record.graph
         else 0,
         "graph": None if record.graph is None else shortened(code_of(record.graph)[0]),
-        "guards": [guard(g) for g in record.guards],
+        "guards": guards(record.guards),
         "break": broke
         and {"kind": broke.kind, "reason": broke.reason, "hint": broke.hint, "stack": stack(broke.stack)},
     }

@@ -12,7 +12,9 @@ from typing import Any
 
 from pycompiler.debug.causes import causes_of, cost_text, followers
 from pycompiler.debug.describe import Data
+from pycompiler.debug.guard_groups import group_text, groups_of, of_whole
 from pycompiler.debug.number_format import begins, counted, name, nanoseconds, place, short, title
+from pycompiler.debug.step_shares import shares_text
 from pycompiler.debug.step_times import PARTS
 
 SLOW_GUARDS = 0.2  # share of a call's time above which guards are mentioned
@@ -83,7 +85,8 @@ class Document:
         data["steps"] = list(steps.values())
         made_document = Document(data)
         data["causes"] = causes_of(made_document)
-        data["advice"] = list(made_document.advice())
+        plain = {"warm_up": "", "cost": "", "follows": []}
+        data["advice"] = [plain | row for row in made_document.advice()]
         return made_document
 
     @cached_property
@@ -113,6 +116,11 @@ class Document:
             for (file, _), function in self.functions.items()
             for n, _ in function["source"]
         }
+
+    def id_of(self, where: str) -> str | None:
+        """The id in the page of the line `file:line...`; None if the page does not print it."""
+        file, _, rest = where.partition(":")
+        return self.shown.get((file, rest.split(" ")[0]))
 
     def line(self, where: str) -> str:
         """The source line of `file:line...`, if the page prints that line."""
@@ -179,7 +187,7 @@ class Document:
                    "do": "call the result of pycompiler.compile; PYCOMPILER_LOGS=dynamo names "
                    "functions that run eagerly"}  # fmt: skip
         for cause in self.data["causes"]:
-            yield {"what": cause["what"], "where": cause["where"], "do": cause["do"],
+            yield {"what": cause["what"], "where": cause["where"], "do": cause["do"], "warm_up": cause["warm_up"],
                    "cost": cost_text(cause, self.main_steps), "follows": list(followers(cause))}  # fmt: skip
         seen: set[tuple[str, str]] = set()
         for hint in self.data["hints"]:
@@ -236,10 +244,14 @@ class Document:
                 f"     -> {row['do']}",
             ]
         lines = [line for line in lines if line or line is lines[1]]
-        ranked = self.ranked_guards()[:5]
-        lines += ["", "Costliest guards:"] if ranked else []
+        if (whole := self.main_steps) is not None:
+            lines += ["", shares_text(whole)]
+        groups = groups_of(self)[:5]
+        lines += ["", "Costliest guards:"] if groups else []
         lines += [
-            f"  {nanoseconds(ns):>8}  {title(frame['function'])}: {short(guard['text'])}" for ns, frame, guard in ranked
+            f"  {nanoseconds(group.nanoseconds):>8} of {nanoseconds(of_whole(self, group))}  {group_text(self, group)}"
+            + (f" at {place(group.where)}" if group.where else "")
+            for group in groups
         ]
         steps = self.ranked_steps()[:5]
         lines += ["", "Costliest steps:"] if steps else []

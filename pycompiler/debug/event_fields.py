@@ -39,6 +39,13 @@ def many(inner: Check) -> Check:
     return check
 
 
+def one_of(*known: str) -> Check:
+    def check(value: Any, at: str) -> str | None:
+        return None if value in known else f"{at} is {named(value)}, expected one of {', '.join(known)}"
+
+    return check
+
+
 def row(*inner: Check) -> Check:
     def check(value: Any, at: str) -> str | None:
         if not isinstance(value, (list, tuple)) or len(value) != len(inner):
@@ -73,6 +80,14 @@ def record(fields: Mapping[str, Check], *, empty: bool = False) -> Check:
             if wrong := inner(value[name], f"{at}.{name}"):
                 return wrong
         return None
+
+    return check
+
+
+def optional_fields(fields: Mapping[str, Check]) -> Check:
+    def check(value: Any, at: str) -> str | None:
+        known = ((inner, value[name], f"{at}.{name}") for name, inner in fields.items() if name in value)
+        return next((wrong for inner, item, where in known if (wrong := inner(item, where))), None)
 
     return check
 
@@ -135,14 +150,22 @@ FIELDS: dict[str, dict[str, Check]] = {
     "entry": {"frame": optional(INTEGER), "function": TEXT, "call": NUMBER, "all": NUMBER, "each": table(position, NUMBER)},
     "steps": {
         "root": INTEGER, "function": TEXT, "calls": INTEGER, "steps": INTEGER, "outside": NUMBER,
-        **{part: table(number, NUMBER) for part in PARTS}, "last": many(row(TEXT, INTEGER, NUMBER)),
+        **{part: table(number, NUMBER) for part in PARTS}, "last": many(row(one_of(*PARTS, "outside"), INTEGER, NUMBER)),
     },
     "calls": {"graph": INTEGER, "calls": INTEGER, "least": many(NUMBER), "total": many(NUMBER), "rest": NUMBER},
 }  # fmt: skip
 # Fields of later versions: an event may lack them.
-DIFFERENCES = many(record({"kind": TEXT, "text": TEXT, "stack": STACK, "source": TEXT, "aspects": many(TEXT), "seen": TEXT}))
+DIFFERENCES = many(
+    record({"kind": TEXT, "text": TEXT, "stack": STACK, "source": TEXT, "aspects": many(TEXT), "seen": TEXT})
+)
+GUARD = optional_fields({"source": TEXT, "owner": many(TEXT), "others": INTEGER})
 OPTIONAL: dict[str, dict[str, Check]] = {
-    "frame": {"hooked": plain("a truth value", bool)},
+    "frame": {
+        "hooked": plain("a truth value", bool),
+        "guards": many(GUARD),
+        "parameters": many(TEXT),
+        "inlined": many(optional_fields({"parameters": many(TEXT)})),
+    },
     "recompile": {"differences": DIFFERENCES},
 }
 # Fields of an event that belongs to a compile, in traces since 0.2.

@@ -663,7 +663,9 @@ GUARD_KINDS: dict[str, GuardKind] = {
         lambda v, a: dict.__contains__(v, a), lambda g: f"{_element(g.arg)} in {g.source}", lambda v, a: "missing"
     ),
     "dict_absent": GuardKind(
-        lambda v, a: not dict.__contains__(v, a), lambda g: f"{_element(g.arg)} not in {g.source}", lambda v, a: "present"
+        lambda v, a: not dict.__contains__(v, a),
+        lambda g: f"{_element(g.arg)} not in {g.source}",
+        lambda v, a: "present",
     ),
     "set_equals": GuardKind(
         set_holds,

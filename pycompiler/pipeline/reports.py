@@ -169,9 +169,7 @@ def explain_reasons(
     return lines
 
 
-def differences_of(
-    fn: CompiledFunction, scope: Scope, reasons: Sequence[tuple[int, int]]
-) -> Iterator[GuardDifference]:
+def differences_of(fn: CompiledFunction, scope: Scope, reasons: Sequence[tuple[int, int]]) -> Iterator[GuardDifference]:
     """The failed guard of each entry, of at most `MOST_ENTRIES_REPORTED` entries."""
     entries = fn.entries
     for index, failed in reasons[:MOST_ENTRIES_REPORTED]:
