@@ -1,6 +1,6 @@
 """The causes of graph breaks, recompiles and eager calls, and what follows from each.
 
-In: a `Document`.  Out: `causes_of(document)`, dicts in order of their expected gain: `kind` ("break", "recompile",
+In: a document.  Out: `causes_of(document)`, dicts in order of their expected gain: `kind` ("break", "recompile",
 "eager"), `what`, `where`, `do` (advice), `follows`, `warm_up`, `cost` (of a step; None if no step was measured),
 `seconds` of compiles.
 
@@ -21,14 +21,11 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pycompiler.debug import advice
 from pycompiler.debug.describe import Data, is_library
+from pycompiler.debug.document_queries import DocumentQueries
 from pycompiler.debug.number_format import RESUMED, begins, counted, nanoseconds, short, title
-
-if TYPE_CHECKING:
-    from pycompiler.debug.document import Document
 
 LOCAL = re.compile(r"\bL\['(\w+)'\]")
 Key = tuple[int, int]  # run and number of a frame
@@ -111,7 +108,7 @@ def base_name(function: str) -> str:
 class CauseGraph:
     """The causes of a document, by key."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: DocumentQueries) -> None:
         self.document = document
         self.frames: dict[Key, Data] = {(f["run"], f["number"]): f for f in document.frames}
         self.parents: dict[Key, Key] = {}  # frame -> the frame whose break it continues, or in whose break it is called
@@ -227,7 +224,7 @@ class CauseGraph:
 
     def differs(self, difference: Data) -> str:
         if difference["kind"] == "global_state":
-            return difference["seen"]
+            return str(difference["seen"])
         expected = difference["text"] if difference["kind"] != "tensor" else difference["source"]
         return f"{short(expected, 120)}: seen {short(difference['seen'], 200)}"
 
@@ -310,7 +307,7 @@ def _short_place(where: str) -> str:
     return f"{os.path.basename(file)}:{line}"
 
 
-def causes_of(document: Document) -> list[Data]:
+def causes_of(document: DocumentQueries) -> list[Data]:
     made = CauseGraph(document).causes
     ranked = sorted(made, key=lambda c: (bool(c.warm_up), -c.gain, c.order))
     return [cause.data() for cause in ranked]
@@ -337,7 +334,7 @@ def cost_text(cause: Data, steps: Data | None) -> str:
     return "; ".join(texts)
 
 
-def summary(document: Document) -> str:
+def summary(document: DocumentQueries) -> str:
     """`3 breaks and 8 recompiles cost about 41 ms of 96 ms a step`; empty if there are none."""
     breaks, recompiles = len(document.breaks), len(document.recompiles)
     limits = sum(row["kind"] == "limit" for row in document.data["eager"])

@@ -7,13 +7,13 @@ JSON: `frames`, `graphs`, `recompiles`, `hints`, `phases`, `start`, `advice`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
 from pycompiler.debug.causes import causes_of, cost_text, followers
 from pycompiler.debug.describe import Data
+from pycompiler.debug.document_queries import DocumentQueries
 from pycompiler.debug.guard_groups import group_text, groups_of, of_whole
-from pycompiler.debug.number_format import begins, counted, name, nanoseconds, place, short, title
+from pycompiler.debug.number_format import begins, counted, name, nanoseconds, place, title
 from pycompiler.debug.step_shares import shares_text
 from pycompiler.debug.step_times import PARTS
 
@@ -32,14 +32,8 @@ PHASES = {
 REPORT_IT = "report it, with TORCH_COMPILE_DEBUG=1 and trace.compile_profile: compile.prof names the functions"
 
 
-class Document:
+class Document(DocumentQueries):
     """The document; built by `Document.of(events)`."""
-
-    def __init__(self, data: Data) -> None:
-        self.data = data
-        self.frames: list[Data] = data["frames"]
-        self.graphs: list[Data] = data["graphs"]
-        self.recompiles: list[Data] = data["recompiles"]
 
     @staticmethod
     def of(events: Iterable[Data]) -> Document:
@@ -80,6 +74,8 @@ class Document:
                     found["entry"] = {**event, "each": each}
             elif kind == "calls" and (found := graphs.get((run, event["graph"]))):
                 found["calls"] = event
+            elif kind == "running":
+                data["running"] = True
             elif kind == "end":
                 data["end"] = event
         data["steps"] = list(steps.values())
@@ -89,92 +85,11 @@ class Document:
         data["advice"] = [plain | row for row in made_document.advice()]
         return made_document
 
-    @cached_property
-    def functions(self) -> dict[tuple[str, int], Data]:
-        """Captured and inlined functions by file and first line, without functions nested in another one."""
-        found: dict[tuple[str, int], Data] = {}
-        for frame in self.frames:
-            for function in (frame, *frame["inlined"]):
-                if any(text.strip() for _, text in function["source"]):
-                    named = title(function["function"]).partition(" (")[0]
-                    found.setdefault((function["file"], function["line"]), {**function, "function": named})
-        last: dict[str, int] = {}  # last line of the outer functions of a file so far
-        for file, line in sorted(found):
-            end = found[file, line]["source"][-1][0]
-            if end <= last.get(file, -1):
-                del found[file, line]
-            else:
-                last[file] = end
-        return found
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, for notebooks."""
+        from pycompiler.debug.page import framed, page  # imported only for a page
 
-    @cached_property
-    def shown(self) -> dict[tuple[str, str], str]:
-        """(file, line) -> id in the page, for the lines of these functions."""
-        files = {file: k for k, file in enumerate(dict.fromkeys(file for file, _ in self.functions))}
-        return {
-            (file, str(n)): f"L{files[file]}-{n}"
-            for (file, _), function in self.functions.items()
-            for n, _ in function["source"]
-        }
-
-    def id_of(self, where: str) -> str | None:
-        """The id in the page of the line `file:line...`; None if the page does not print it."""
-        file, _, rest = where.partition(":")
-        return self.shown.get((file, rest.split(" ")[0]))
-
-    def line(self, where: str) -> str:
-        """The source line of `file:line...`, if the page prints that line."""
-        file, _, rest = where.partition(":")
-        return self._texts.get((file, rest.split(" ")[0]), "")
-
-    @cached_property
-    def _texts(self) -> dict[tuple[str, str], str]:
-        return {
-            (file, str(n)): text.strip()
-            for (file, _), function in self.functions.items()
-            for n, text in function["source"]
-        }
-
-    @cached_property
-    def main_steps(self) -> Data | None:
-        """The steps of the root in which most time was spent; None if no step was measured."""
-        return max(self.data["steps"], key=lambda row: row["step"] * row["steps"], default=None)
-
-    # queries ------------------------------------------------------------------------------------------------------
-    @property
-    def breaks(self) -> list[Data]:
-        return [f for f in self.frames if f["break"]]
-
-    def graphs_of(self, frame: Data) -> list[Data]:
-        return [g for g in self.graphs if g["run"] == frame["run"] and g["model"] in frame["models"]]
-
-    def ranked_guards(self) -> list[tuple[float, Data, Data]]:
-        """(nanoseconds, frame, guard) of every measured guard, the most expensive first."""
-        found = [
-            (ns, frame, frame["guards"][i])
-            for frame in self.frames
-            if frame["entry"]
-            for i, ns in frame["entry"]["each"].items()
-        ]
-        return sorted(found, key=lambda row: -row[0])
-
-    def ranked_steps(self) -> list[tuple[float, Data, Data]]:
-        """(nanoseconds, graph, step) of every measured step, by its least time in a call, the most expensive first."""
-        found = [
-            (ns, graph, step)
-            for graph in self.graphs
-            if graph["calls"] and len(graph["calls"]["least"]) == len(graph["steps"])
-            for ns, step in zip(graph["calls"]["least"], graph["steps"], strict=True)
-        ]
-        return sorted(found, key=lambda row: -row[0])
-
-    def seconds(self, phase: str) -> float:
-        return float(sum(self.data["phases"].get(phase, ())))
-
-    @property
-    def compiling(self) -> float:
-        """Seconds of all compiles, including later compiles of backwards."""
-        return self.seconds("compile") + self.seconds("backward")
+        return framed(page(self))
 
     # advice -------------------------------------------------------------------------------------------------------
     def advice(self) -> Iterable[Data]:
@@ -182,7 +97,10 @@ class Document:
         if (end := self.data.get("end")) and end["signal"]:
             yield {"what": f"the program was ended by signal {end['signal']} ({end['what']}): the page shows all until then",
                    "where": "", "do": "python -m pycompiler bisect finds the part of the compiler to blame"}  # fmt: skip
-        if not self.frames:
+        if self.data.get("running"):
+            yield {"what": "the program still runs: the page shows all until now", "where": "",
+                   "do": "load the page again for later events"}  # fmt: skip
+        if not self.frames and not self.data.get("running"):
             yield {"what": "nothing was compiled", "where": "",
                    "do": "call the result of pycompiler.compile; PYCOMPILER_LOGS=dynamo names "
                    "functions that run eagerly"}  # fmt: skip

@@ -1,6 +1,6 @@
 """The costs of guards by object and line, in the program's words.
 
-In: a `Document` with measured guards.  Out: `groups_of(document)`, the most expensive group first.
+In: a document with measured guards.  Out: `groups_of(document)`, the most expensive group first.
 Example: "AdamW's step counters of 42 parameters" is one group; its 42 guards differ only in an index.
 """
 
@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pycompiler.debug import advice
 from pycompiler.debug.causes import own_line
 from pycompiler.debug.describe import Data
+from pycompiler.debug.document_queries import DocumentQueries
 from pycompiler.debug.number_format import counted, short, title
-
-if TYPE_CHECKING:
-    from pycompiler.debug.document import Document
 
 INDEX = re.compile(r"\[(?:\d+|'\d+')\]|(?<=\.)\d+(?=['\].])")
 # The end of a path -> its name, for the state of an optimizer.
@@ -49,7 +46,7 @@ class GuardGroup:
         return f"{cls} `{name}`" + (f": {short(self.part, 80)}" if self.part else "")
 
 
-def groups_of(document: Document) -> list[GuardGroup]:
+def groups_of(document: DocumentQueries) -> list[GuardGroup]:
     found: dict[tuple[str, ...], GuardGroup] = {}
     for nanoseconds, frame, guard in document.ranked_guards():
         owner, part = _owner_and_part(guard)
@@ -71,11 +68,11 @@ def _owner_and_part(guard: Data) -> tuple[str, str]:
     return f"{cls} {name}".strip(), INDEX.sub("[…]", part).removeprefix(".")
 
 
-def of_whole(document: Document, group: GuardGroup) -> float:
+def of_whole(document: DocumentQueries, group: GuardGroup) -> float:
     """Nanoseconds of all guards of the group's frame, measured one by one as the group's are."""
     return float(group.frame["entry"]["all"]) or group.nanoseconds
 
 
-def group_text(document: Document, group: GuardGroup) -> str:
+def group_text(document: DocumentQueries, group: GuardGroup) -> str:
     """`AdamW's step counters of 42 parameters (41 guards) of step`."""
     return f"{group.words} ({counted(len(group.guards), 'guard')} of {title(group.frame['function'])})"

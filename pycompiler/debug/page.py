@@ -10,7 +10,6 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import markupsafe
 
@@ -46,6 +45,12 @@ def page(document: Document) -> str:
         parts=packed(parts.kept),
         data=packed(encode(document.data)),
     )
+
+
+def framed(page: str) -> str:
+    """A page inside of another one, such as a notebook; the frame may run the page's script and nothing else."""
+    style = "width:100%;height:40rem;border:1px solid #8c959f"
+    return f'<iframe title="Compile report" sandbox="allow-scripts" style="{style}" srcdoc="{markupsafe.escape(page)}"></iframe>'
 
 
 def facts(document: Document) -> list[tuple[str, str, bool]]:

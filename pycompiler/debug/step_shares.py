@@ -6,13 +6,11 @@ In: the steps of a root (`step_times.py`).  Out: `shares_of(steps)` and `timelin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pycompiler.debug.describe import Data
+from pycompiler.debug.document_queries import DocumentQueries
 from pycompiler.debug.number_format import name, nanoseconds, title
-
-if TYPE_CHECKING:
-    from pycompiler.debug.document import Document
 
 # part of `step_times` -> (class in the page, name)
 NAMES = {
@@ -47,7 +45,7 @@ def shares_text(steps: Data) -> str:
     return f"A step of {title(steps['function'])} takes {nanoseconds(steps['step'])}: {', '.join(parts)}"
 
 
-def timeline_of(document: Document) -> dict[str, Any] | None:
+def timeline_of(document: DocumentQueries) -> dict[str, Any] | None:
     """The parts of the last measured step, in order."""
     steps = document.main_steps
     if steps is None or not steps["last"]:

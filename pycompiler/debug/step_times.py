@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -49,7 +48,7 @@ class Root:
     function: str
     calls: int = 0
     steps: int = 0
-    sums: Counter[tuple[str, int]] = field(default_factory=Counter)
+    sums: dict[tuple[str, int], float] = field(default_factory=dict)
     last: list[TimedPart] = field(default_factory=list)
 
     def end(self, step: Step) -> None:
@@ -58,7 +57,7 @@ class Root:
         self.steps += 1
         self.last = step.parts[:ROWS]
         for part, number, spent in step.parts:
-            self.sums[part, number] += spent
+            self.sums[part, number] = self.sums.get((part, number), 0.0) + spent
 
     def totals(self) -> dict[str, Any]:
         parts: dict[str, Any] = {name: {} for name in PARTS}
@@ -70,7 +69,7 @@ class Root:
             "function": self.function,
             "calls": self.calls,
             "steps": self.steps,
-            "outside": self.sums["outside", -1],
+            "outside": self.sums.get(("outside", -1), 0.0),
             **parts,
             "last": [list(row) for row in self.last],
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 import types
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -272,6 +272,10 @@ def limit_message(fn: CompiledFunction, limit: int, last: str) -> str:
     )
 
 
+# Called with each compiled function that reaches its limit.
+limit_listeners: list[Callable[[CompiledFunction], None]] = []
+
+
 def on_limit(fn: CompiledFunction, reasons: list[tuple[int, int]]) -> None:
     """Called by the engine, once per code object that reaches its limit."""
     entries = fn.entries
@@ -284,6 +288,9 @@ def on_limit(fn: CompiledFunction, reasons: list[tuple[int, int]]) -> None:
     limit = fn.recompile_limit if len(entries) >= fn.recompile_limit else fn.accumulated_limit
     message = limit_message(fn, limit, last)
     phases.artefact("eager", EagerRecord(compile_names.program_code(fn.fn.__code__), "limit", last))
+    for listener in limit_listeners:
+        with phases.observer_errors_logged(listener):
+            listener(fn)
     warnings.warn(message, RecompileLimitWarning, stacklevel=2)
     log.warning(message)
 

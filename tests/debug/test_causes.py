@@ -6,7 +6,6 @@ Each program has its line marked `# the cause`; `advised` is the same program wi
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 import threading
 from collections.abc import Callable

@@ -18,9 +18,9 @@ import torch
 import pycompiler
 from pycompiler import config
 from pycompiler.__main__ import main
+from pycompiler.debug.page_data import embedded
 from pycompiler.debug.program import UserProgram
 from pycompiler.ir import phases
-from pycompiler.debug.page_data import embedded
 from tests import children
 from tests.debug.structure import checked
 
