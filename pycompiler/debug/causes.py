@@ -335,22 +335,27 @@ def cost_text(cause: Data, steps: Data | None) -> str:
 
 
 def summary(document: DocumentQueries) -> str:
-    """`3 breaks and 8 recompiles cost about 41 ms of 96 ms a step`; empty if there are none."""
-    breaks, recompiles = len(document.breaks), len(document.recompiles)
+    """`3 breaks and 8 recompiles cost about 41 ms of 96 ms a step`; empty if there are none.
+
+    Recompiles that are warm-up stand apart, since they cost no later step.
+    """
+    causes = document.data["causes"]
+    warm_ups = [cause for cause in causes if cause["warm_up"]]
+    breaks, recompiles = len(document.breaks), len(document.recompiles) - len(warm_ups)
     limits = sum(row["kind"] == "limit" for row in document.data["eager"])
     told = [counted(n, what) for n, what in ((breaks, "break"), (recompiles, "recompile")) if n]
     if limits:
         told.append(f"{counted(limits, 'function')} at the recompile limit")
-    if not told:
-        return ""
-    text = " and ".join(told) if len(told) < 3 else f"{told[0]}, {told[1]} and {told[2]}"
-    steps = document.main_steps
-    if steps is None:
-        return text
-    costs = sum(cause["gain"] for cause in document.data["causes"])
-    compiles = sum(cause["cost"]["compiles"] for cause in document.data["causes"] if cause["cost"])
-    whole = steps["step"] + compiles
-    return f"{text} cost about {nanoseconds(costs)} of {nanoseconds(whole)} a step"
+    text = ", ".join(told[:-1]) + (" and " if told[1:] else "") + told[-1] if told else ""
+    if text and (steps := document.main_steps) is not None:
+        faults = [cause for cause in causes if cause["cost"] and not cause["warm_up"]]
+        compiles = sum(cause["cost"]["compiles"] for cause in faults)
+        costs = sum(cause["gain"] for cause in faults)
+        text += f" cost about {nanoseconds(costs)} of {nanoseconds(steps['step'] + compiles)} a step"
+    if warm_ups:
+        seconds = sum(cause["seconds"] for cause in warm_ups)
+        text += f"{'; ' if text else ''}{counted(len(warm_ups), 'warm-up recompile')} took {seconds:.2f} s"
+    return text
 
 
 def followers(cause: Data) -> Iterator[str]:

@@ -85,12 +85,6 @@ class Document(DocumentQueries):
         data["advice"] = [plain | row for row in made_document.advice()]
         return made_document
 
-    def _repr_html_(self) -> str:
-        """The page in a frame of its own, for notebooks."""
-        from pycompiler.debug.page import framed, page  # imported only for a page
-
-        return framed(page(self))
-
     # advice -------------------------------------------------------------------------------------------------------
     def advice(self) -> Iterable[Data]:
         """Advice, the most important first: dicts with the keys "what", "where" and "do"."""
@@ -172,7 +166,7 @@ class Document(DocumentQueries):
             for group in groups
         ]
         steps = self.ranked_steps()[:5]
-        lines += ["", "Costliest steps:"] if steps else []
+        lines += ["", "Costliest kernels and ATen calls:"] if steps else []
         lines += [f"  {nanoseconds(ns):>8}  {name(graph)}: {step['name']}" for ns, graph, step in steps]
         return "\n".join(lines)
 

@@ -79,8 +79,10 @@ class Explanation:
         return text
 
     def _repr_html_(self) -> str:
-        """The page, for notebooks."""
-        return self.document._repr_html_()
+        """The page in a frame of its own, for notebooks."""
+        from pycompiler.debug.page import framed  # imported only for a page
+
+        return framed(self.html())
 
     def __iter__(self) -> Iterator[Any]:
         """The tuples that torch's `explain` once returned: six values, or four if four are unpacked."""

@@ -71,8 +71,7 @@ def facts(document: Document) -> list[tuple[str, str, bool]]:
 
 # sections -----------------------------------------------------------------------------------------------------
 def _next(parts: PageParts) -> str:
-    told = summary(parts.document)
-    return parts.render("next.html", summary=told if " a step" in told else "")
+    return parts.render("next.html", summary=summary(parts.document))
 
 
 def _shares(parts: PageParts) -> str:
@@ -204,9 +203,9 @@ def _memory(parts: PageParts) -> str:
 
 SECTIONS: tuple[tuple[str, str, Callable[[PageParts], str]], ...] = (
     ("next", "What to do next", _next),
-    ("shares", "A step", _shares),
+    ("shares", "A step of the program", _shares),
     ("guards", "Costliest guards", _guards),
-    ("steps", "Costliest steps", _steps),
+    ("steps", "Costliest kernels", _steps),
     ("program", "The program", _program),
     ("recompiles", "Recompiles", _recompiles),
     ("frames", "Frames and their guards", _frames),

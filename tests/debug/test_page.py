@@ -94,7 +94,10 @@ def test_causes_and_costliest_guard_are_at_the_top(page: Path) -> None:
     top = text[: text.index('id="program"')]
     line = program.__code__.co_firstlineno + 2
     assert "graph break [builtin-call]" in top and "graph break [data-dependent-jump]" in top
-    order = [top.index(f"{head}</h2>") for head in ("What to do next", "A step", "Costliest guards", "Costliest steps")]
+    order = [
+        top.index(f"{head}</h2>")
+        for head in ("What to do next", "A step of the program", "Costliest guards", "Costliest kernels")
+    ]
     assert top.index("was compiled again") < order[1] and order == sorted(order)
     assert f'href="#L0-{line}"' in top and f'id="L0-{line}"' in text
     assert "<code>print(&#34;a step&#34;)</code>" in top  # the source line, not only its number
@@ -182,7 +185,13 @@ def test_what_is_heard_has_names(opened: browser.Page) -> None:
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
     regions = [name for role, name, _ in heard if role == "region"]
-    assert regions[:5] == ["What to do next", "A step", "Costliest guards", "Costliest steps", "The program"]
+    assert regions[:5] == [
+        "What to do next",
+        "A step of the program",
+        "Costliest guards",
+        "Costliest kernels",
+        "The program",
+    ]
 
 
 @in_browser
