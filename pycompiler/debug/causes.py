@@ -6,8 +6,8 @@ In: a document.  Out: `causes_of(document)`, dicts in order of their expected ga
 
 Rules, in this order:
 - A break at a line that already has a cause follows from that cause.
-- A break that only the end of an earlier graph makes (an iterator in use, a tensor of an earlier graph), or that has no
-  line of the program, follows from the break that its frame continues.
+- A break that only the end of an earlier graph makes follows from the break that its frame continues.  Examples: an
+  iterator in use, a tensor of an earlier graph.  So does a break without a line of the program.
 - A recompile of a resume function, or of a function called in a break, for a local value follows from that break,
   unless the value is an argument of the program's function.
 - Recompiles for the same value have one cause.  A single recompile because a value was None, empty or static in the

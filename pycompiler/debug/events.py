@@ -143,9 +143,8 @@ class Recorder(phases.Observer):
 
     def tell_times(self, found: Times) -> None:
         if found.calls:
-            self.event(
-                "calls", graph=found.graph, calls=found.calls, least=found.least, total=found.total, rest=found.rest
-            )
+            least, total = ([round(ns, 1) for ns in times] for times in (found.least, found.total))
+            self.event("calls", graph=found.graph, calls=found.calls, least=least, total=total, rest=found.rest)
 
     def event(self, event: str, /, **data: Any) -> None:
         title = compile_names.current()
@@ -293,7 +292,7 @@ class Recorder(phases.Observer):
         known = [(self.guards.get(id(guard)), spent) for guard, spent in zip(guards, each, strict=True)]
         frame = next((found[0] for found, _ in known if found), None)
         self.event("entry", frame=frame, function=function.name, tried=position, call=call, all=all,
-                   each={found[1]: spent for found, spent in known if found},
+                   each={found[1]: round(spent, 1) for found, spent in known if found},
                    holds=memory_of_entry(function, guards))  # fmt: skip
 
 
