@@ -80,7 +80,7 @@ class ExitSummary:
 def command() -> str:
     """The command that makes the report of this program."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    name = ["-m", spec.name] if spec is not None else [sys.argv[0] or "SCRIPT"]
+    name = ["-m", spec.name.removesuffix(".__main__")] if spec is not None else [sys.argv[0] or "SCRIPT"]
     return f"python -m pycompiler report {shlex.join([*name, *sys.argv[1:]])}"
 
 

@@ -553,7 +553,7 @@ def _state_seen(_: Any, arg: Any) -> str:
 
 
 _PRINTED = (int, float, complex, str, bytes, type(None))  # constants with a `repr` that a person can read
-LISTED = 8  # most keys or elements in the text of a guard
+LISTED = 8  # most keys in the text of a difference
 COMPARED = 1_000  # keys: the difference of longer lists is not computed
 
 
@@ -578,11 +578,11 @@ def _element(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _elements(values: Iterable[Any]) -> str:
-    """Elements as a list; the rest of a long one is a count."""
+def _elements(values: Iterable[Any], most: int | None = None) -> str:
+    """Elements as a list; beyond `most` their number."""
     texts = [_element(value) for value in values]
-    more = [f"and {len(texts) - LISTED} more"] if len(texts) > LISTED else []
-    return f"[{', '.join(texts[:LISTED] + more)}]"
+    more = [f"and {len(texts) - most} more"] if most is not None and len(texts) > most else []
+    return f"[{', '.join(texts[:most] + more)}]"
 
 
 def _changed_keys(now: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
@@ -597,7 +597,7 @@ def _changed_keys(now: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
             added.append(key)
         else:
             del left[found]
-    told = [f"{len(keys)} {what} {_elements(keys)}" for what, keys in (("added", added), ("missing", left)) if keys]
+    told = [f"{len(keys)} {what} {_elements(keys, LISTED)}" for what, keys in (("added", added), ("missing", left)) if keys]
     return ", ".join(told) or "another order"
 
 
