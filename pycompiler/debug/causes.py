@@ -351,7 +351,8 @@ def summary(document: DocumentQueries) -> str:
         faults = [cause for cause in causes if cause["cost"] and not cause["warm_up"]]
         compiles = sum(cause["cost"]["compiles"] for cause in faults)
         costs = sum(cause["gain"] for cause in faults)
-        text += f" cost about {nanoseconds(costs)} of {nanoseconds(steps['step'] + compiles)} a step"
+        verb = "costs" if breaks + recompiles + limits == 1 else "cost"
+        text += f" {verb} about {nanoseconds(costs)} of {nanoseconds(steps['step'] + compiles)} a step"
     if warm_ups:
         seconds = sum(cause["seconds"] for cause in warm_ups)
         text += f"{'; ' if text else ''}{counted(len(warm_ups), 'warm-up recompile')} took {seconds:.2f} s"

@@ -597,7 +597,9 @@ def _changed_keys(now: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
             added.append(key)
         else:
             del left[found]
-    told = [f"{len(keys)} {what} {_elements(keys, LISTED)}" for what, keys in (("added", added), ("missing", left)) if keys]
+    told = [
+        f"{len(keys)} {what} {_elements(keys, LISTED)}" for what, keys in (("added", added), ("missing", left)) if keys
+    ]
     return ", ".join(told) or "another order"
 
 

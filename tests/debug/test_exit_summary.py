@@ -38,7 +38,7 @@ def run(tmp_path: Path, *arguments: str, **environ: str) -> str:
 
 def test_under_the_knob_the_line_has_costs(tmp_path: Path) -> None:
     told = run(tmp_path, "1", PYCOMPILER_SUMMARY_AT_EXIT="1")
-    pattern = r"pycompiler: 1 break cost about \S+ \S+ of \S+ \S+ a step: python -m pycompiler report program\.py 1\n"
+    pattern = r"pycompiler: 1 break costs about \S+ \S+ of \S+ \S+ a step: python -m pycompiler report program\.py 1\n"
     assert re.fullmatch(pattern, told), told
 
 
