@@ -24,7 +24,7 @@ import torch
 from pycompiler import _native, config
 from pycompiler._native import CompiledFunction
 from pycompiler.debug import describe
-from pycompiler.debug.call_watchers import watching
+from pycompiler.debug.call_watchers import notify, watching
 from pycompiler.debug.describe import Data
 from pycompiler.debug.entry_memory import memory_of_entry
 from pycompiler.debug.step_times import Root, StepTimes
@@ -128,6 +128,7 @@ class Recorder(phases.Observer):
         phases.observers.append(self)
         if self.costs:
             self.open.enter_context(watching(self.call))
+            self.steps.calibrate(lambda: notify(NOTHING))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -247,6 +248,9 @@ class Recorder(phases.Observer):
         finally:
             self.steps.end()
 
+    def rest(self, at: float) -> None:
+        pass
+
     def plan_ran(self, at: float, plan: Plan, each: Sequence[float]) -> None:
         found = self.times.get(id(plan))
         kind = self.kinds.get(found.graph) if found is not None else None
@@ -297,4 +301,5 @@ class Recorder(phases.Observer):
 
 
 # What the engine reports -> the method that takes it.
-CALLS = {"plan": "plan_ran", "call": "entry_fits", "entry": "entry_measured"}
+NOTHING = "nothing"  # a report of a calibration
+CALLS = {NOTHING: "rest", "plan": "plan_ran", "call": "entry_fits", "entry": "entry_measured"}

@@ -5,19 +5,23 @@ root: a compiled callable that the program calls itself.  A step of a root is th
 Steps during which something was compiled do not count.  The time of observers is left out.
 
 Example: `{"root": 0, "steps": 9, "outside": 2.1e6, "before": {1: 4.0e5}, "guards": {0: 8.1e3, 1: 9.0e2}, ...}`, in
-nanoseconds of all 9 steps.  `before[1]` is the eager stretch before frame 1: the statement of the graph break that frame
+nanoseconds of 9 steps: nine times the median.  `before[1]` is the eager stretch before frame 1: the statement of the graph break that frame
 1 continues.
 """
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 PARTS = ("before", "guards", "graph", "dispatch")
 ROWS = 2_000  # most rows of a step's timeline
+REPORTS = 25  # reports of a calibration
+RECENT = 101  # steps of a root of which the median is taken
 ROOTS = 16  # most roots of a thread
 
 
@@ -42,13 +46,13 @@ class Step:
 
 @dataclass
 class Root:
-    """Sums over the steps of a root that have ended.  `last`: the parts of the last one, in order."""
+    """The steps of a root that have ended: the latest of them by part.  `last`: the parts of the last one, in order."""
 
     number: int
     function: str
     calls: int = 0
     steps: int = 0
-    sums: dict[tuple[str, int], float] = field(default_factory=dict)
+    recent: list[dict[tuple[str, int], float]] = field(default_factory=list)
     last: list[TimedPart] = field(default_factory=list)
 
     def end(self, step: Step) -> None:
@@ -56,20 +60,26 @@ class Root:
             return
         self.steps += 1
         self.last = step.parts[:ROWS]
+        sums: dict[tuple[str, int], float] = {}
         for part, number, spent in step.parts:
-            self.sums[part, number] = self.sums.get((part, number), 0.0) + spent
+            sums[part, number] = sums.get((part, number), 0.0) + spent
+        self.recent.append(sums)
+        del self.recent[:-RECENT]
 
     def totals(self) -> dict[str, Any]:
-        parts: dict[str, Any] = {name: {} for name in PARTS}
-        for (part, number), spent in self.sums.items():
-            if part in parts:
-                parts[part][number] = spent
+        """Nanoseconds of all steps: the median of each part, times the number of steps.  A mean would have other
+        processes' work in it."""
+        parts: dict[str, Any] = {name: {} for name in (*PARTS, "outside")}
+        for part, number in {key for sums in self.recent for key in sums}:
+            spent = statistics.median(sums.get((part, number), 0.0) for sums in self.recent)
+            parts[part][number] = round(spent * self.steps, 1)
+        outside = sum(parts.pop("outside").values())
         return {
             "root": self.number,
             "function": self.function,
             "calls": self.calls,
             "steps": self.steps,
-            "outside": self.sums.get(("outside", -1), 0.0),
+            "outside": outside,
             **parts,
             "last": [list(row) for row in self.last],
         }
@@ -88,11 +98,30 @@ class StepTimes:
     def __init__(self) -> None:
         self.state = _ThreadSteps()
         self.roots: dict[int, Root] = {}
+        self.overhead = 0.0  # seconds of a report outside of `begin` and `end`
+        self.begun = 0.0  # the begin of the last report, of any thread
         self.kept: dict[int, object] = {}  # keeps the ids of the roots' functions unique
+
+    def calibrate(self, report: Callable[[], object]) -> None:
+        """Measure the time of a report outside of `begin` and `end`.  `report` makes one report that records nothing."""
+        around = []
+        for _ in range(REPORTS):
+            start = time.perf_counter()
+            report()
+            end = time.perf_counter()
+            around.append(end - start - (self.state.since or end) + self.begun)
+        self.overhead = max(0.0, statistics.median(around))
+        self.state.since = None
+
+    def passed(self, at: float, otherwise: float = 0.0) -> float:
+        """Nanoseconds that passed for the program since the last report."""
+        since = self.state.since
+        return otherwise if since is None else max(0.0, at - since - self.overhead) * 1e9
 
     def begin(self) -> float:
         """A report begins; returns the time."""
-        return time.perf_counter()
+        self.begun = time.perf_counter()
+        return self.begun
 
     def end(self) -> None:
         """A report is over: time passes for the program again."""
@@ -110,8 +139,8 @@ class StepTimes:
         Returns the root if its number of steps has just become a power of two.
         """
         state = self.state
-        passed = max(0.0, (at - state.since) * 1e9 - guards) if state.since is not None else 0.0
-        passed, state.around = passed + state.around, 0.0
+        passed = max(0.0, self.passed(at) - guards) + state.around
+        state.around = 0.0
         ended = None
         for step in state.open.values():
             step.add("outside" if is_root else "before", -1 if is_root else frame, passed)
@@ -138,8 +167,7 @@ class StepTimes:
     def plan(self, at: float, graph: int, is_backward: bool, spent: float) -> None:
         """A graph has run; spent: nanoseconds of its steps."""
         state = self.state
-        passed = (at - state.since) * 1e9 if state.since is not None else spent
-        rest = max(0.0, passed - spent)
+        rest = max(0.0, self.passed(at, spent) - spent)
         for step in state.open.values():
             step.add("graph", graph, spent)
             if not is_backward:
