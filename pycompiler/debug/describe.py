@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import os
+import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -57,8 +58,15 @@ def guards(made: Sequence[Guard]) -> list[Data]:
         reads = [] if g.kind == "global_state" else list(g.source.reads())
         known = next((s for s in reversed(reads) if s in classes and classes[s].__module__ not in PLAIN_MODULES), None)
         owner = [] if known is None else [classes[known].__name__, known.name]
-        found.append({**guard(g), "source": g.source.name if reads else "", "owner": owner, "others": len(g.others)})
+        found.append({**guard(g), "source": g.source.name if reads else "", "owner": owner, "others": _alike(g)})
     return found
+
+
+def _alike(made: Guard) -> int:
+    """The number of further sources of a guard that differ from its source only in an index."""
+    own = re.sub(r"\[\d+\]", "[]", made.source.name) if made.others else ""
+    names = {source.name for source in made.others} - {made.source.name}
+    return sum(re.sub(r"\[\d+\]", "[]", name) == own for name in names)
 
 
 PLAIN_MODULES = ("builtins", "collections", "types")  # modules of classes whose objects are parts of other objects

@@ -5,8 +5,8 @@ root: a compiled callable that the program calls itself.  A step of a root is th
 Steps during which something was compiled do not count.  The time of observers is left out.
 
 Example: `{"root": 0, "steps": 9, "outside": 2.1e6, "before": {1: 4.0e5}, "guards": {0: 8.1e3, 1: 9.0e2}, ...}`, in
-nanoseconds of 9 steps: nine times the median.  `before[1]` is the eager stretch before frame 1: the statement of the graph break that frame
-1 continues.
+nanoseconds of 9 steps: nine times the median.  `before[1]` is the eager stretch before frame 1: the statement of the
+graph break that frame 1 continues.
 """
 
 from __future__ import annotations
