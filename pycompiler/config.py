@@ -422,6 +422,12 @@ KNOBS: tuple[Knob, ...] = (
         "folder to which each process writes its compiles, for `python -m pycompiler trace` and Perfetto",
         env=("PYCOMPILER_TRACE", "TORCH_TRACE"),
     ),
+    Knob(
+        "summary_at_exit",
+        (_B,),
+        False,
+        "print one line at the program's end: what graph breaks and recompiles cost of a step; observes every call",
+    ),
     Knob("trace.debug_log", (_B,), True, "write debug.log: all log lines of a graph's compile, and its phases"),
     Knob("trace.info_log", (_B,), False, "write info.log: the log lines of level INFO and above"),
     Knob("trace.fx_graph", (_B,), True, "write fx_graph_readable.py and fx_graph_runnable.py: the captured graph"),
@@ -509,6 +515,7 @@ bisect_log: str | None
 debug_dir_root: str
 base_dir: str
 trace_dir: str | None
+summary_at_exit: bool
 report_guard_failures: bool
 share_regions: bool
 background_compile: bool

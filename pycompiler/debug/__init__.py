@@ -6,14 +6,18 @@ Each tool is imported only when it is used.  Files in reading order:
 Observation
 - events.py: events of compiles and calls as plain data; describe.py: frames and graphs as data
 - call_watchers.py, guard_profile.py, entry_memory.py: costs of calls, guards and entries
+- step_times.py: the parts of a program's steps
 - trace.py, event_fields.py: events in files
 - ranges.py: ranges in torch's profile
 - observer_switches.py: knobs that switch observers on
 
 Reports
-- document.py: all events as one document
-- page.py, html_parts.py, number_format.py: the document as a page
+- document_queries.py, document.py: all events as one document
+- causes.py, advice.py: what to change, what follows from it, what it costs
+- step_shares.py, guard_groups.py: the parts of a step, and guards by object and line
+- page.py, html_parts.py, page_data.py, number_format.py, templates/: the document as a page
 - report.py, child_program.py, program.py: the report of a program
+- comparison.py: two reports compared; exit_summary.py: one line at a program's end
 - explain.py, profiler.py: a report of one call, and a backend that only observes
 - render.py, directory.py: artefacts as text, and the debug directory
 

@@ -33,10 +33,11 @@ def _change(change: Callable[[tuple[Watcher, ...]], tuple[Watcher, ...]]) -> Non
     global _watchers
     with _lock:
         _watchers = change(_watchers)
-        _native.set_watcher(_notify if _watchers else None)
+        _native.set_watcher(notify if _watchers else None)
 
 
-def _notify(kind: str, *told: Any) -> bool:
+def notify(kind: str, *told: Any) -> bool:
+    """Call all watchers, as the engine does."""
     wanted = False
     for watcher in _watchers:
         with phases.observer_errors_logged(watcher):

@@ -15,8 +15,9 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ from pycompiler.debug.describe import Data
 from pycompiler.debug.events import Recorder, event_of
 from pycompiler.debug.program import UserProgram, at_exits
 
+POLL = 0.05  # seconds between two looks at a child whose page is written while it runs
 VARIABLE = "PYCOMPILER_TRACE"
 EVENTS = "0.jsonl"  # the program's own events, sorted before other processes' (`debug/trace.py`)
 # Signals sent to our process that are meant for the program.  A terminal sends Ctrl-C to both.
@@ -64,8 +66,15 @@ class Ended:
         return f"the program was ended by signal {self.signal} ({self.signal_name}: {self.what})" if self.signal else ""
 
 
-def run(program: UserProgram, folder: Path, *, costs: bool) -> Ended:
-    """Run the program; see the module.
+def run(
+    program: UserProgram,
+    folder: Path,
+    *,
+    costs: bool,
+    every: float | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Ended:
+    """Run the program; see the module.  `meanwhile` is called `every` so many seconds until the program ends.
 
     If this process has computed gradients, the child cannot compute any, since autograd's threads do not survive a fork.
     """
@@ -75,10 +84,25 @@ def run(program: UserProgram, folder: Path, *, costs: bool) -> Ended:
     if child == 0:
         _inside(program, folder, costs)
     with _forwarding_signals(child):
-        _, status = os.waitpid(child, 0)
+        status = _wait(child, every, meanwhile)
     if os.WIFSIGNALED(status):
         return Ended(signal=os.WTERMSIG(status))
     return Ended(os.waitstatus_to_exitcode(status))
+
+
+def _wait(child: int, every: float | None, meanwhile: Callable[[], None]) -> int:
+    """The child's status, as `os.waitpid` returns it."""
+    if not every or every <= 0:
+        return os.waitpid(child, 0)[1]
+    due = time.monotonic() + every
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if time.monotonic() >= due:
+            meanwhile()
+            due = time.monotonic() + every
+        time.sleep(min(POLL, every))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import os
+import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,11 +16,11 @@ from typing import Any
 from torch import fx
 
 from pycompiler.debug.render import code_of
-from pycompiler.ir.guards import Guard, UserFrame, own_place
+from pycompiler.ir.guards import Guard, UserFrame, deref, own_place
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
 from pycompiler.ir.plan import Aten, Kernel, Launch, Pack, Plan
-from pycompiler.pipeline.records import GraphRecord, RecompileRecord
+from pycompiler.pipeline.records import EagerRecord, GraphRecord, GuardDifference, RecompileRecord
 from pycompiler.symbolic.hints import hinted, likely_product
 
 Data = dict[str, Any]
@@ -49,6 +50,28 @@ def guard(made: Guard) -> Data:
     return {"kind": made.kind, "text": str(made), "stack": stack(made.user)}
 
 
+def guards(made: Sequence[Guard]) -> list[Data]:
+    """`owner`: class and source of the nearest object of a class of the program or a library that the guard reads from."""
+    classes = {g.source: cls for g in made if g.kind == "type_is" and (cls := deref(g.arg)) is not None}
+    found = []
+    for g in made:
+        reads = [] if g.kind == "global_state" else list(g.source.reads())
+        known = next((s for s in reversed(reads) if s in classes and classes[s].__module__ not in PLAIN_MODULES), None)
+        owner = [] if known is None else [classes[known].__name__, known.name]
+        found.append({**guard(g), "source": g.source.name if reads else "", "owner": owner, "others": _alike(g)})
+    return found
+
+
+def _alike(made: Guard) -> int:
+    """The number of further sources of a guard that differ from its source only in an index."""
+    own = re.sub(r"\[\d+\]", "[]", made.source.name) if made.others else ""
+    names = {source.name for source in made.others} - {made.source.name}
+    return sum(re.sub(r"\[\d+\]", "[]", name) == own for name in names)
+
+
+PLAIN_MODULES = ("builtins", "collections", "types")  # modules of classes whose objects are parts of other objects
+
+
 def lines_of(code: types.CodeType) -> list[tuple[int, str]]:
     """The lines of a function, numbered; empty strs if the source is not available."""
     first = code.co_firstlineno
@@ -68,12 +91,17 @@ def function(code: types.CodeType) -> Data:
         "function": code.co_qualname,
         "file": code.co_filename,
         "line": code.co_firstlineno,
+        "parameters": list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]),
         "source": lines_of(code),
     }
 
 
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
 def is_library(file: str) -> bool:
-    return "site-packages" in file or file.startswith("<")
+    """Whether a file is no part of the program; polyfills of this package are not."""
+    return "site-packages" in file or (file.startswith("<") and file != "<stdin>") or file.startswith(PACKAGE)
 
 
 def frame(record: GraphRecord) -> Data:
@@ -81,13 +109,14 @@ def frame(record: GraphRecord) -> Data:
     code, broke = record.code, record.broke
     return {
         **function(code),
+        "hooked": record.hooked,
         "inlined": [function(c) for c in record.inlined if c is not code and not is_library(c.co_filename)],
         "seconds": record.seconds,
         "operators": sum(n.op in ("call_function", "call_method") for n in record.graph.graph.nodes)
         if record.graph
         else 0,
         "graph": None if record.graph is None else shortened(code_of(record.graph)[0]),
-        "guards": [guard(g) for g in record.guards],
+        "guards": guards(record.guards),
         "break": broke
         and {"kind": broke.kind, "reason": broke.reason, "hint": broke.hint, "stack": stack(broke.stack)},
     }
@@ -96,7 +125,20 @@ def frame(record: GraphRecord) -> Data:
 def recompile(record: RecompileRecord) -> Data:
     code = record.code
     return {"function": code.co_qualname, "file": code.co_filename, "line": code.co_firstlineno,
-            "reasons": [text.strip() for text in record.reasons]}  # fmt: skip
+            "reasons": [text.strip() for text in record.reasons],
+            "differences": [_difference(found) for found in record.differences]}  # fmt: skip
+
+
+def _difference(found: GuardDifference) -> Data:
+    """`stack`: where the guard was made."""
+    made = found.guard
+    return {**guard(made), "source": made.source.name, "aspects": list(found.aspects), "seen": found.seen}
+
+
+def eager(record: EagerRecord) -> Data:
+    code = record.code
+    return {"function": code.co_qualname, "file": code.co_filename, "line": code.co_firstlineno,
+            "kind": record.kind, "reason": record.reason}  # fmt: skip
 
 
 def hint(node: fx.Node, why: str) -> Data:

@@ -6,13 +6,16 @@ JSON: `frames`, `graphs`, `recompiles`, `hints`, `phases`, `start`, `advice`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
-from pycompiler.debug.describe import Data, is_library
-from pycompiler.debug.number_format import begins, counted, name, nanoseconds, place, short, title
+from pycompiler.debug.causes import causes_of, cost_text, followers
+from pycompiler.debug.describe import Data
+from pycompiler.debug.document_queries import DocumentQueries
+from pycompiler.debug.guard_groups import group_text, groups_of, of_whole
+from pycompiler.debug.number_format import begins, counted, name, nanoseconds, place, title
+from pycompiler.debug.step_shares import shares_text
+from pycompiler.debug.step_times import PARTS
 
 SLOW_GUARDS = 0.2  # share of a call's time above which guards are mentioned
 SMALL = 5_000  # nanoseconds: a smaller kernel is mostly launch time
@@ -29,20 +32,16 @@ PHASES = {
 REPORT_IT = "report it, with TORCH_COMPILE_DEBUG=1 and trace.compile_profile: compile.prof names the functions"
 
 
-class Document:
+class Document(DocumentQueries):
     """The document; built by `Document.of(events)`."""
-
-    def __init__(self, data: Data) -> None:
-        self.data = data
-        self.frames: list[Data] = data["frames"]
-        self.graphs: list[Data] = data["graphs"]
-        self.recompiles: list[Data] = data["recompiles"]
 
     @staticmethod
     def of(events: Iterable[Data]) -> Document:
-        data: Data = {"starts": [], "frames": [], "graphs": [], "recompiles": [], "hints": [], "phases": {}}
+        data: Data = {"starts": [], "frames": [], "graphs": [], "recompiles": [], "hints": [], "phases": {},
+                      "eager": [], "steps": [], "backward_seconds": {}}  # fmt: skip
         frames: dict[Any, Data] = {}  # by process and number
         graphs: dict[Any, Data] = {}
+        steps: dict[Any, Data] = {}  # by process and root
         run = 0
         for event in events:
             kind = event["event"]
@@ -51,6 +50,9 @@ class Document:
                 data["starts"].append(event)
             elif kind == "phase":
                 data["phases"].setdefault(event["name"], []).append(event["seconds"])
+                if event["name"] == "backward" and event.get("id"):
+                    seconds = data["backward_seconds"]
+                    seconds[event["id"]] = seconds.get(event["id"], 0.0) + event["seconds"]
             elif kind == "frame":
                 frames[run, event["number"]] = made = {**event, "run": run, "entry": None}
                 data["frames"].append(made)
@@ -59,6 +61,10 @@ class Document:
                 data["graphs"].append(made)
             elif kind == "recompile":
                 data["recompiles"].append({**event, "run": run})
+            elif kind == "eager":
+                data["eager"].append({**event, "run": run})
+            elif kind == "steps":
+                steps[run, event["root"], event["function"]] = _steps(event, run)
             elif kind == "hint":
                 data["hints"].append({**event, "run": run})
             elif kind == "entry" and (found := frames.get((run, event["frame"]))):
@@ -68,88 +74,16 @@ class Document:
                     found["entry"] = {**event, "each": each}
             elif kind == "calls" and (found := graphs.get((run, event["graph"]))):
                 found["calls"] = event
+            elif kind == "running":
+                data["running"] = True
             elif kind == "end":
                 data["end"] = event
+        data["steps"] = list(steps.values())
         made_document = Document(data)
-        data["advice"] = list(made_document.advice())
+        data["causes"] = causes_of(made_document)
+        plain = {"warm_up": "", "cost": "", "follows": []}
+        data["advice"] = [plain | row for row in made_document.advice()]
         return made_document
-
-    @cached_property
-    def functions(self) -> dict[tuple[str, int], Data]:
-        """Captured and inlined functions by file and first line, without functions nested in another one."""
-        found: dict[tuple[str, int], Data] = {}
-        for frame in self.frames:
-            for function in (frame, *frame["inlined"]):
-                if any(text.strip() for _, text in function["source"]):
-                    named = title(function["function"]).partition(" (")[0]
-                    found.setdefault((function["file"], function["line"]), {**function, "function": named})
-        last: dict[str, int] = {}  # last line of the outer functions of a file so far
-        for file, line in sorted(found):
-            end = found[file, line]["source"][-1][0]
-            if end <= last.get(file, -1):
-                del found[file, line]
-            else:
-                last[file] = end
-        return found
-
-    @cached_property
-    def shown(self) -> dict[tuple[str, str], str]:
-        """(file, line) -> id in the page, for the lines of these functions."""
-        files = {file: k for k, file in enumerate(dict.fromkeys(file for file, _ in self.functions))}
-        return {
-            (file, str(n)): f"L{files[file]}-{n}"
-            for (file, _), function in self.functions.items()
-            for n, _ in function["source"]
-        }
-
-    def line(self, where: str) -> str:
-        """The source line of `file:line...`, if the page prints that line."""
-        file, _, rest = where.partition(":")
-        return self._texts.get((file, rest.split(" ")[0]), "")
-
-    @cached_property
-    def _texts(self) -> dict[tuple[str, str], str]:
-        return {
-            (file, str(n)): text.strip()
-            for (file, _), function in self.functions.items()
-            for n, text in function["source"]
-        }
-
-    # queries ------------------------------------------------------------------------------------------------------
-    @property
-    def breaks(self) -> list[Data]:
-        return [f for f in self.frames if f["break"]]
-
-    def graphs_of(self, frame: Data) -> list[Data]:
-        return [g for g in self.graphs if g["run"] == frame["run"] and g["model"] in frame["models"]]
-
-    def ranked_guards(self) -> list[tuple[float, Data, Data]]:
-        """(nanoseconds, frame, guard) of every measured guard, the most expensive first."""
-        found = [
-            (ns, frame, frame["guards"][i])
-            for frame in self.frames
-            if frame["entry"]
-            for i, ns in frame["entry"]["each"].items()
-        ]
-        return sorted(found, key=lambda row: -row[0])
-
-    def ranked_steps(self) -> list[tuple[float, Data, Data]]:
-        """(nanoseconds, graph, step) of every measured step, by its least time in a call, the most expensive first."""
-        found = [
-            (ns, graph, step)
-            for graph in self.graphs
-            if graph["calls"] and len(graph["calls"]["least"]) == len(graph["steps"])
-            for ns, step in zip(graph["calls"]["least"], graph["steps"], strict=True)
-        ]
-        return sorted(found, key=lambda row: -row[0])
-
-    def seconds(self, phase: str) -> float:
-        return float(sum(self.data["phases"].get(phase, ())))
-
-    @property
-    def compiling(self) -> float:
-        """Seconds of all compiles, including later compiles of backwards."""
-        return self.seconds("compile") + self.seconds("backward")
 
     # advice -------------------------------------------------------------------------------------------------------
     def advice(self) -> Iterable[Data]:
@@ -157,25 +91,16 @@ class Document:
         if (end := self.data.get("end")) and end["signal"]:
             yield {"what": f"the program was ended by signal {end['signal']} ({end['what']}): the page shows all until then",
                    "where": "", "do": "python -m pycompiler bisect finds the part of the compiler to blame"}  # fmt: skip
-        if not self.frames:
+        if self.data.get("running"):
+            yield {"what": "the program still runs: the page shows all until now", "where": "",
+                   "do": "load the page again for later events"}  # fmt: skip
+        if not self.frames and not self.data.get("running"):
             yield {"what": "nothing was compiled", "where": "",
                    "do": "call the result of pycompiler.compile; PYCOMPILER_LOGS=dynamo names "
                    "functions that run eagerly"}  # fmt: skip
-        broken: Counter[tuple[str, str, str]] = Counter()
-        for frame in self.breaks:
-            broke = frame["break"]
-            where = broke["stack"][-1] if broke["stack"] else {"file": frame["file"], "line": frame["line"]}
-            broken[
-                f"graph break [{broke['kind']}]: {broke['reason']}", f"{where['file']}:{where['line']}", broke["hint"]
-            ] += 1
-        for (what, where, do), times in broken.items():
-            yield {"what": what + (f" ({times} times)" if times > 1 else ""), "where": where, "do": do}
-        for group in _by_advice(self.recompiles):
-            functions = list(dict.fromkeys(title(row["function"]) for row in group))
-            reason, _, way_out = (group[0]["reasons"] or ["unknown"])[0].partition("way out:")
-            others = f" (and {counted(len(functions) - 1, 'function')} for similar reasons)" if functions[1:] else ""
-            yield {"what": f"{functions[0]}{others} was compiled again: {reason.strip()}",
-                   "where": begins(group[0]), "do": way_out.strip()}  # fmt: skip
+        for cause in self.data["causes"]:
+            yield {"what": cause["what"], "where": cause["where"], "do": cause["do"], "warm_up": cause["warm_up"],
+                   "cost": cost_text(cause, self.main_steps), "follows": list(followers(cause))}  # fmt: skip
         seen: set[tuple[str, str]] = set()
         for hint in self.data["hints"]:
             if (hint["operator"], hint["why"]) not in seen:
@@ -227,23 +152,27 @@ class Document:
                 f"  {k}. {row['what']}",
                 *([f"     at {place(row['where'])}"] if row["where"] else []),
                 *([f"        {text}"] if (text := self.line(row["where"])) else []),
+                *([f"     {row['cost']}"] if row.get("cost") else []),
                 f"     -> {row['do']}",
             ]
         lines = [line for line in lines if line or line is lines[1]]
-        ranked = self.ranked_guards()[:5]
-        lines += ["", "Costliest guards:"] if ranked else []
+        if (whole := self.main_steps) is not None:
+            lines += ["", shares_text(whole)]
+        groups = groups_of(self)[:5]
+        lines += ["", "Costliest guards:"] if groups else []
         lines += [
-            f"  {nanoseconds(ns):>8}  {title(frame['function'])}: {short(guard['text'])}" for ns, frame, guard in ranked
+            f"  {nanoseconds(group.nanoseconds):>8} of {nanoseconds(of_whole(self, group))}  {group_text(self, group)}"
+            + (f" at {place(group.where)}" if group.where else "")
+            for group in groups
         ]
         steps = self.ranked_steps()[:5]
-        lines += ["", "Costliest steps:"] if steps else []
+        lines += ["", "Costliest kernels and ATen calls:"] if steps else []
         lines += [f"  {nanoseconds(ns):>8}  {name(graph)}: {step['name']}" for ns, graph, step in steps]
         return "\n".join(lines)
 
 
-def _by_advice(recompiles: list[Data]) -> list[list[Data]]:
-    """Recompiles grouped by equal advice; recompiles of the program's own functions come first in a group."""
-    found: dict[str, list[Data]] = {}
-    for row in recompiles:
-        found.setdefault((row["reasons"] or [""])[0].partition("way out:")[2], []).append(row)
-    return [sorted(group, key=lambda row: is_library(row["file"])) for group in found.values()]
+def _steps(event: Data, run: int) -> Data:
+    """The steps of a root, with numbers as keys, and the nanoseconds of one step."""
+    parts = {part: {int(key): ns for key, ns in event[part].items()} for part in PARTS}
+    whole = event["outside"] + sum(sum(found.values()) for found in parts.values())
+    return {**event, **parts, "run": run, "step": whole / event["steps"] if event["steps"] else 0.0}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pycompiler.debug.describe import Data
+from pycompiler.debug.step_times import PARTS
 from pycompiler.errors import ArgumentError
 
 Check = Callable[[Any, str], str | None]  # value, its name → the error, or None
@@ -19,7 +20,7 @@ Check = Callable[[Any, str], str | None]  # value, its name → the error, or No
 
 def plain(expected: str, *types: type) -> Check:
     def check(value: Any, at: str) -> str | None:
-        fits = isinstance(value, types) and not isinstance(value, bool)
+        fits = isinstance(value, types) and (bool in types or not isinstance(value, bool))
         return None if fits else f"{at} is {named(value)}, expected {expected}"
 
     return check
@@ -34,6 +35,13 @@ def many(inner: Check) -> Check:
         if not isinstance(value, (list, tuple)):
             return f"{at} is {named(value)}, expected a list"
         return next((wrong for i, item in enumerate(value) if (wrong := inner(item, f"{at}[{i}]"))), None)
+
+    return check
+
+
+def one_of(*known: str) -> Check:
+    def check(value: Any, at: str) -> str | None:
+        return None if value in known else f"{at} is {named(value)}, expected one of {', '.join(known)}"
 
     return check
 
@@ -76,6 +84,14 @@ def record(fields: Mapping[str, Check], *, empty: bool = False) -> Check:
     return check
 
 
+def optional_fields(fields: Mapping[str, Check]) -> Check:
+    def check(value: Any, at: str) -> str | None:
+        known = ((inner, value[name], f"{at}.{name}") for name, inner in fields.items() if name in value)
+        return next((wrong for inner, item, where in known if (wrong := inner(item, where))), None)
+
+    return check
+
+
 def position(value: Any, at: str) -> str | None:
     """A key of a JSON table that is a number."""
     return (
@@ -83,6 +99,11 @@ def position(value: Any, at: str) -> str | None:
         if isinstance(value, str) and value.isascii() and value.isdigit()
         else f"{at} is not a position: {value!r:.40}"
     )
+
+
+def number(value: Any, at: str) -> str | None:
+    """A key of a JSON table that is an integer; -1 stands for an unknown frame or graph."""
+    return None if value == "-1" else position(value, at)
 
 
 def named(value: Any) -> str:
@@ -125,9 +146,28 @@ FIELDS: dict[str, dict[str, Check]] = {
     },
     "hint": {"graph": optional(INTEGER), "node": TEXT, "operator": TEXT, "why": TEXT, "place": TEXT},
     "recompile": {**FUNCTION, "reasons": many(TEXT)},
+    "eager": {**FUNCTION, "kind": TEXT, "reason": TEXT},
     "entry": {"frame": optional(INTEGER), "function": TEXT, "call": NUMBER, "all": NUMBER, "each": table(position, NUMBER)},
+    "steps": {
+        "root": INTEGER, "function": TEXT, "calls": INTEGER, "steps": INTEGER, "outside": NUMBER,
+        **{part: table(number, NUMBER) for part in PARTS}, "last": many(row(one_of(*PARTS, "outside"), INTEGER, NUMBER)),
+    },
     "calls": {"graph": INTEGER, "calls": INTEGER, "least": many(NUMBER), "total": many(NUMBER), "rest": NUMBER},
 }  # fmt: skip
+# Fields of later versions: an event may lack them.
+DIFFERENCES = many(
+    record({"kind": TEXT, "text": TEXT, "stack": STACK, "source": TEXT, "aspects": many(TEXT), "seen": TEXT})
+)
+GUARD = optional_fields({"source": TEXT, "owner": many(TEXT), "others": INTEGER})
+OPTIONAL: dict[str, dict[str, Check]] = {
+    "frame": {
+        "hooked": plain("a truth value", bool),
+        "guards": many(GUARD),
+        "parameters": many(TEXT),
+        "inlined": many(optional_fields({"parameters": many(TEXT)})),
+    },
+    "recompile": {"differences": DIFFERENCES},
+}
 # Fields of an event that belongs to a compile, in traces since 0.2.
 NAMES = {"id": optional(TEXT), "title": optional(TEXT)}
 # Fields of the first event of a trace: strs, each optional.
@@ -138,7 +178,8 @@ def check(event: Data, where: str) -> None:
     """Raises ArgumentError unless the event, from the line `where` of a trace, has the fields of its kind."""
     kind = event["event"]
     wrong = record({"at": NUMBER, "thread": INTEGER, **FIELDS[kind]})(event, kind)
-    wrong = wrong or next((w for f, of in NAMES.items() if f in event and (w := of(event[f], f"{kind}.{f}"))), None)
+    known = NAMES | OPTIONAL.get(kind, {})
+    wrong = wrong or next((w for f, of in known.items() if f in event and (w := of(event[f], f"{kind}.{f}"))), None)
     if kind == "start":
         wrong = wrong or next((w for f in START_FIELDS if f in event and (w := TEXT(event[f], f"start.{f}"))), None)
     if wrong:

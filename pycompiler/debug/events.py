@@ -24,9 +24,10 @@ import torch
 from pycompiler import _native, config
 from pycompiler._native import CompiledFunction
 from pycompiler.debug import describe
-from pycompiler.debug.call_watchers import watching
+from pycompiler.debug.call_watchers import notify, watching
 from pycompiler.debug.describe import Data
 from pycompiler.debug.entry_memory import memory_of_entry
+from pycompiler.debug.step_times import Root, StepTimes
 from pycompiler.ir import compile_names, phases
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.plan import Plan
@@ -41,8 +42,10 @@ EVENTS: dict[str, str] = {
     "graph": "`describe.graph`, with its number, model, kind and phases",
     "hint": "`describe.hint`: an operator that is left to ATen, with the number of its graph",
     "recompile": "`describe.recompile`",
+    "eager": "`describe.eager`: calls of a frame run eagerly",
     "entry": "guards of a frame: nanoseconds of a check, of all guards, of each; what the entry holds",
     "calls": "of a graph: calls, and the nanoseconds of each step, least and in sum; again as calls grow in number",
+    "steps": "of a root: `step_times.Root.totals`; again as steps grow in number",
     "end": "of a program in a child: its exit status, the signal that ended it",
 }
 MEASURED = 3  # calls of an entry at which its guards are measured
@@ -112,8 +115,12 @@ class Recorder(phases.Observer):
         self.guards: dict[int, tuple[int, int, Guard]] = {}  # id → frame, position, the guard itself
         # id of an entry's guards → number of measurements, the guards themselves
         self.measured: dict[int, tuple[int, Any]] = {}
+        self.costs_of: dict[int, float] = {}  # id of an entry's guards → least nanoseconds of a check
+        self.called: set[int] = set()  # frames that resume, or that a graph break calls: not roots
+        self.steps = StepTimes()
         self.known: set[int] = set()  # models
         self.times: dict[int, Times] = {}  # by id of a plan
+        self.kinds: dict[int, str] = {}  # of graphs
         self.open = contextlib.ExitStack()
 
     def __enter__(self) -> Recorder:
@@ -121,6 +128,7 @@ class Recorder(phases.Observer):
         phases.observers.append(self)
         if self.costs:
             self.open.enter_context(watching(self.call))
+            self.steps.calibrate(lambda: notify(NOTHING))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -131,12 +139,13 @@ class Recorder(phases.Observer):
     def tell_calls(self) -> None:
         for found in self.times.values():
             self.tell_times(found)
+        for totals in self.steps.totals():
+            self.event("steps", **totals)
 
     def tell_times(self, found: Times) -> None:
         if found.calls:
-            self.event(
-                "calls", graph=found.graph, calls=found.calls, least=found.least, total=found.total, rest=found.rest
-            )
+            least, total = ([round(ns, 1) for ns in times] for times in (found.least, found.total))
+            self.event("calls", graph=found.graph, calls=found.calls, least=least, total=total, rest=found.rest)
 
     def event(self, event: str, /, **data: Any) -> None:
         title = compile_names.current()
@@ -153,6 +162,7 @@ class Recorder(phases.Observer):
     # compiles -----------------------------------------------------------------------------------------------------
     def begin(self, phase: str) -> None:
         self.state.begun.append(time.time())
+        self.steps.compiling()
         if phase == "compile":
             self.state.recent.clear()
 
@@ -203,6 +213,8 @@ class Recorder(phases.Observer):
             self.frame(value)
         elif name == "recompile":
             self.event("recompile", **describe.recompile(value))
+        elif name == "eager":
+            self.event("eager", **describe.eager(value))
         elif name == "hint":
             self.event("hint", graph=graph.number if graph else None, **describe.hint(*value))
         elif graph is not None and name == "unfused":
@@ -213,6 +225,7 @@ class Recorder(phases.Observer):
                 graph.unfused.clear()  # the graph is scheduled anew
             if name == "plan" and self.costs:
                 plan = value[0]
+                self.kinds[graph.number] = graph.kind
                 self.times[id(plan)] = Times(plan, graph.number, describe.parts(graph.made["schedule"]))
 
     def frame(self, record: GraphRecord) -> None:
@@ -220,29 +233,57 @@ class Recorder(phases.Observer):
         models, self.state.recent = self.state.recent, []
         if self.costs:
             self.guards.update((id(g), (number, i, g)) for i, g in enumerate(record.guards))
+            if record.hooked or compile_names.RESUMED.search(record.code.co_qualname):
+                self.called.add(number)
         self.event("frame", number=number, models=models, **describe.frame(record))
 
     # calls --------------------------------------------------------------------------------------------------------
     def call(self, kind: str, *told: Any) -> Any:
         """The engine's watcher (`_native.set_watcher`)."""
-        with self.safely("the cost of a call"):
-            if kind == "plan":
-                plan, each = told
-                if (found := self.times.get(id(plan))) is not None:
-                    found.add(each)
-                    # at powers of two, since the program may be killed before its end
-                    if found.calls & (found.calls - 1) == 0:
-                        self.tell_times(found)
-            elif kind == "call":
-                count, _ = self.measured.get(id(told[1]), (0, None))
-                self.measured[id(told[1])] = count + 1, told[1]
-                return count < MEASURED
-            else:
-                self.entry(*told)
-        return None
+        at = self.steps.begin()
+        try:
+            with self.safely("the cost of a call"):
+                return getattr(self, CALLS[kind])(at, *told)
+            return None
+        finally:
+            self.steps.end()
 
-    def entry(
+    def rest(self, at: float) -> None:
+        pass
+
+    def plan_ran(self, at: float, plan: Plan, each: Sequence[float]) -> None:
+        found = self.times.get(id(plan))
+        kind = self.kinds.get(found.graph) if found is not None else None
+        self.steps.plan(at, found.graph if found is not None else -1, kind == "backward", sum(each))
+        if found is not None:
+            found.add(each)
+            # at powers of two, since the program may be killed before its end
+            if found.calls & (found.calls - 1) == 0:
+                self.tell_times(found)
+
+    def entry_fits(self, at: float, function: CompiledFunction, guards: tuple[Guard, ...]) -> bool:
+        """Returns whether the entry's guards are measured in this call."""
+        key = id(guards)
+        count, _ = self.measured.get(key, (0, None))
+        self.measured[key] = count + 1, guards
+        frame = self.frame_of(guards)
+        is_root = frame not in self.called if frame >= 0 else not compile_names.RESUMED.search(function.name)
+        ended = self.steps.call(at, function, function.name, frame, is_root, self.costs_of.get(key, 0.0))
+        if ended is not None:
+            self.tell_steps(ended)
+        return count < MEASURED
+
+    def tell_steps(self, root: Root) -> None:
+        self.event("steps", **root.totals())
+
+    def frame_of(self, guards: tuple[Guard, ...]) -> int:
+        """The number of the frame that has these guards; -1 if it was compiled before this recorder began."""
+        found = next((known for guard in guards if (known := self.guards.get(id(guard)))), None)
+        return found[0] if found else -1
+
+    def entry_measured(
         self,
+        at: float,
         function: CompiledFunction,
         position: int,
         guards: tuple[Guard, ...],
@@ -250,8 +291,15 @@ class Recorder(phases.Observer):
         all: float,
         each: list[float],
     ) -> None:
+        key = id(guards)
+        self.costs_of[key] = min(call, self.costs_of.get(key, call))
         known = [(self.guards.get(id(guard)), spent) for guard, spent in zip(guards, each, strict=True)]
         frame = next((found[0] for found, _ in known if found), None)
         self.event("entry", frame=frame, function=function.name, tried=position, call=call, all=all,
-                   each={found[1]: spent for found, spent in known if found},
+                   each={found[1]: round(spent, 1) for found, spent in known if found},
                    holds=memory_of_entry(function, guards))  # fmt: skip
+
+
+# What the engine reports -> the method that takes it.
+NOTHING = "nothing"  # a report of a calibration
+CALLS = {NOTHING: "rest", "plan": "plan_ran", "call": "entry_fits", "entry": "entry_measured"}

@@ -78,6 +78,12 @@ class Explanation:
                 file.write(text)
         return text
 
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, for notebooks."""
+        from pycompiler.debug.page import framed  # imported only for a page
+
+        return framed(self.html())
+
     def __iter__(self) -> Iterator[Any]:
         """The tuples that torch's `explain` once returned: six values, or four if four are unpacked."""
         config.say_once("explain() returns one object; taking it apart as a tuple is deprecated: read its fields")
@@ -121,6 +127,15 @@ class Explanation:
         rows = [f"  {name}: {seconds:.4f}" for name, seconds in self.seconds]
         return "\n".join(["Compile Times (seconds):", *rows])
 
+    def _cause_lines(self) -> list[str]:
+        """Causes of breaks, recompiles and eager calls: what to change, and where."""
+        causes = self.document.data["causes"] if self.events else []
+        lines = ["Causes:"] if causes else []
+        for i, cause in enumerate(causes[:MOST_CAUSES], 1):
+            file, _, line = cause["where"].rpartition(":")
+            lines += [f"  {i}. {cause['what']} at {os.path.basename(file)}:{line}", f"     -> {cause['do']}"]
+        return lines + ([f"  and {len(causes) - MOST_CAUSES} more"] if len(causes) > MOST_CAUSES else [])
+
     @property
     def graph_count(self) -> int:
         return len(self.graphs)
@@ -134,6 +149,7 @@ class Explanation:
             f"Graph Count: {self.graph_count}",
             f"Graph Break Count: {self.graph_break_count}",
             f"Op Count: {self.op_count}",
+            *self._cause_lines(),
             "Break Reasons:",
         ]
         for i, record in enumerate(self.break_reasons, 1):
@@ -154,6 +170,7 @@ class Explanation:
         return "\n".join([*lines, self.compile_times])
 
 
+MOST_CAUSES = 10
 SHOWN = 12  # guards of a graph; `out_guards` and the page have all
 OF_CALLS = frozenset({"tensor", "sizes", "data"})  # kinds of guards that calls fail most
 

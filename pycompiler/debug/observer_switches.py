@@ -10,9 +10,11 @@ import sys
 from typing import Any
 
 from pycompiler import config, logs
+from pycompiler._native import CompiledFunction
 from pycompiler.debug import ranges
 from pycompiler.errors import ConfigError
 from pycompiler.ir import choices, phases
+from pycompiler.pipeline import reports
 
 _directory: Any = None
 
@@ -38,6 +40,19 @@ def _trace_dir_changed() -> None:
         from pycompiler.debug import trace  # imported only for traces
 
         trace.changed()
+
+
+def _summary_changed() -> None:
+    if config.summary_at_exit or "pycompiler.debug.exit_summary" in sys.modules:
+        from pycompiler.debug.exit_summary import exit_summary  # imported only for the line
+
+        exit_summary.changed()
+
+
+def _limit_hit(function: CompiledFunction) -> None:
+    from pycompiler.debug.exit_summary import exit_summary  # imported only for the line
+
+    exit_summary.limit_hit(function)
 
 
 def _log_level_changed() -> None:
@@ -91,6 +106,9 @@ _record_changed()
 _trace_changed()
 config.on_change("trace_dir", _trace_dir_changed)
 _trace_dir_changed()
+config.on_change("summary_at_exit", _summary_changed)
+reports.limit_listeners.append(_limit_hit)
+_summary_changed()
 config.on_change("log_level", _log_level_changed)
 config.on_change("debug", _debug_changed)
 if config.log_level is not None:

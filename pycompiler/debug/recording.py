@@ -43,7 +43,7 @@ FILES = 100  # most files of a process
 NOT_RECORDED = frozenset({
     "repro_after", "repro_level", "repro_dir", "debug_dir_root", "base_dir", "cache_dir", "log_level", "debug", "verbose",
     "progress", "background_compile", "suppress_errors", "raise_internal_errors", "disable", "debug_function",
-    "replay_record_enabled", "bisect", "bisect_log", "trace_dir", "verify_ir",
+    "replay_record_enabled", "bisect", "bisect_log", "trace_dir", "verify_ir", "summary_at_exit",
 })  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from pycompiler.ir.source import Scope, Source, mro_of, namespace_of, read
+from pycompiler.ir.source import ClassKey, Scope, Source, mro_of, namespace_of, read
 from pycompiler.operators import numpy_arrays
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -552,15 +552,55 @@ def _state_seen(_: Any, arg: Any) -> str:
     return "; ".join(f"{name} {have}, expected {want}" for name, have, want in told)
 
 
+_PRINTED = (int, float, complex, str, bytes, type(None))  # constants with a `repr` that a person can read
+LISTED = 8  # most keys in the text of a difference
+COMPARED = 1_000  # keys: the difference of longer lists is not computed
+
+
 def _plain(value: Any, _: Any) -> str:
-    text = (
-        repr(value) if isinstance(value, (int, float, complex, str, bytes, type(None), tuple)) else type(value).__name__
-    )
+    text = _element(value) if isinstance(value, (*_PRINTED, tuple)) else type(value).__name__
     return text if len(text) < 200 else text[:197] + "..."
 
 
 def _shown(constant: Any) -> str:
     return reprlib.repr(constant) if type(constant) is list else repr(constant)
+
+
+def _element(value: Any) -> str:
+    """A key or element as text: a tensor by its class and sizes, never by its numbers."""
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunction():
+            return f"{type(value).__name__}[{', '.join(map(str, value.shape))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(_element, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, (*_PRINTED, type, ClassKey)) or is_singleton(value):
+        return repr(value)
+    return f"a {type(value).__name__}"
+
+
+def _elements(values: Iterable[Any], most: int | None = None) -> str:
+    """Elements as a list; beyond `most` their number."""
+    texts = [_element(value) for value in values]
+    more = [f"and {len(texts) - most} more"] if most is not None and len(texts) > most else []
+    return f"[{', '.join(texts[:most] + more)}]"
+
+
+def _changed_keys(now: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
+    """The difference of two lists of keys: `2 added ['a', 'b']`, `1 missing ['c']`, or another order."""
+    if len(now) + len(expected) > COMPARED:
+        return f"{len(now)} keys, expected {len(expected)}"
+    left = list(expected)
+    added = []
+    for key in now:
+        found = next((i for i, k in enumerate(left) if k is key or same_constant(k, key)), None)
+        if found is None:
+            added.append(key)
+        else:
+            del left[found]
+    told = [
+        f"{len(keys)} {what} {_elements(keys, LISTED)}" for what, keys in (("added", added), ("missing", left)) if keys
+    ]
+    return ", ".join(told) or "another order"
 
 
 def keys_of(value: Any) -> tuple[Any, ...]:
@@ -618,19 +658,21 @@ GUARD_KINDS: dict[str, GuardKind] = {
     ),
     "dict_keys": GuardKind(
         lambda v, a: has_keys(keys_of(v), a),
-        lambda g: f"list({g.source}) == {list(g.arg)!r}",
-        lambda v, a: f"{list(keys_of(v))!r}"[:200],
+        lambda g: f"list({g.source}) == {_elements(g.arg)}",
+        lambda v, a: _changed_keys(keys_of(v), a),
     ),
     "dict_contains": GuardKind(
-        lambda v, a: dict.__contains__(v, a), lambda g: f"{g.arg!r} in {g.source}", lambda v, a: "missing"
+        lambda v, a: dict.__contains__(v, a), lambda g: f"{_element(g.arg)} in {g.source}", lambda v, a: "missing"
     ),
     "dict_absent": GuardKind(
-        lambda v, a: not dict.__contains__(v, a), lambda g: f"{g.arg!r} not in {g.source}", lambda v, a: "present"
+        lambda v, a: not dict.__contains__(v, a),
+        lambda g: f"{_element(g.arg)} not in {g.source}",
+        lambda v, a: "present",
     ),
     "set_equals": GuardKind(
         set_holds,
-        lambda g: f"{g.source} == {set(g.arg)!r}",
-        lambda v, a: f"{v!r}"[:200],
+        lambda g: f"{g.source} == {{{_elements(g.arg)[1:-1]}}}",
+        lambda v, a: _changed_keys(tuple(v), tuple(a)),
     ),
     "instance_absent": GuardKind(
         _instance_lacks, lambda g: f"{g.arg!r} not in vars({g.source})", lambda v, a: "attribute set on the instance"
@@ -690,15 +732,18 @@ def first_failure(guards: Iterable[Guard], scope: Scope) -> int | None:
     return next((i for i, g in enumerate(guards) if not holds(g, scope)), None)
 
 
-def explain(guard: Guard, scope: Scope) -> str:
-    """Why `guard` fails in `scope`: the expected value, the actual value, and the user's line."""
+def seen(guard: Guard, scope: Scope) -> str:
+    """The value in `scope` that a guard sees, as far as it differs from the expected one."""
     kind = GUARD_KINDS[guard.kind]
     try:
         if guard.kind in RELATIONAL:
-            seen = kind.seen([read(s, scope) for s in (guard.source, *guard.others)], guard.arg)
-        else:
-            seen = kind.seen(None if guard.kind == "global_state" else read(guard.source, scope), guard.arg)
+            return kind.seen([read(s, scope) for s in (guard.source, *guard.others)], guard.arg)
+        return kind.seen(None if guard.kind == "global_state" else read(guard.source, scope), guard.arg)
     except Exception as e:
-        seen = f"{guard.source} cannot be read ({type(e).__name__}: {e})"
+        return f"{guard.source} cannot be read ({type(e).__name__}: {e})"
+
+
+def explain(guard: Guard, scope: Scope) -> str:
+    """Why `guard` fails in `scope`: the expected value, the actual value, and the user's line."""
     where = f"  # {guard.user[-1].filename}:{guard.user[-1].lineno}" if guard.user else ""
-    return f"{guard.source if kind.parts else guard}: seen {seen}{where}"
+    return f"{guard.source if GUARD_KINDS[guard.kind].parts else guard}: seen {seen(guard, scope)}{where}"

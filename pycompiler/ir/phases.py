@@ -60,6 +60,7 @@ KINDS = ("forward", "backward", "inference")
 ARTEFACTS: dict[str, str] = {
     "frame": "pipeline.records.GraphRecord: a frame was captured, and its graph compiled",
     "recompile": "pipeline.records.RecompileRecord: a call fitted no entry",
+    "eager": "pipeline.records.EagerRecord: calls of a frame run eagerly",
     "failure": "pipeline.reports.FailureRecord: a frame could not be compiled",
     "hint": "(node, why): the reason why an operator is not compiled",
     "unfused": "(nodes, nodes, why): two groups of loops that are not fused",

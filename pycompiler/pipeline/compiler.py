@@ -52,7 +52,7 @@ from pycompiler.pipeline.compile_environment import (
 )
 from pycompiler.pipeline.guards import UsersError, filtered, once, size_guards, specialise
 from pycompiler.pipeline.interface import Family
-from pycompiler.pipeline.records import EntryParts, recipe_of
+from pycompiler.pipeline.records import EagerRecord, EntryParts, recipe_of
 from pycompiler.pipeline.reports import (
     FailureRecord,
     as_error,
@@ -196,6 +196,7 @@ class FrameCompiler:
                 ) from None
             log.info("%s runs eagerly: %s", code.co_qualname, e)
             log_breaks("frame %s runs eagerly: %s", code.co_qualname, e)
+            self.runs_eagerly(code, "skipped", str(e))
             return None
         except UsersError as e:
             error = cause = e.error
@@ -216,9 +217,13 @@ class FrameCompiler:
                 raise error from e
         try:
             self.failed(code, error, cause)
+            self.runs_eagerly(code, "failed", str(error))
         finally:
             del error, cause  # these hold this frame
         return None
+
+    def runs_eagerly(self, code: types.CodeType, kind: str, reason: str) -> None:
+        phases.artefact("eager", EagerRecord(compile_names.program_code(code), kind, reason))
 
     def compile_and_tell(self, function: types.FunctionType, values: dict[str, Any]) -> Entry | None:
         """`compile_frame`, with a failure record for listeners."""

@@ -27,6 +27,16 @@ class GraphRecord:
     broke: BreakRecord | None
     seconds: float
     inlined: tuple[types.CodeType, ...] = ()
+    hooked: bool = False  # called during a graph break of the family
+
+
+@dataclass(frozen=True)
+class GuardDifference:
+    """A guard that failed: `aspects` in which the call differs (`ir/guard_differences.py`), and the difference as text."""
+
+    guard: Guard
+    aspects: tuple[str, ...]
+    seen: str
 
 
 @dataclass(frozen=True)
@@ -34,13 +44,25 @@ class RecompileRecord:
     """A call that no entry of `code` fitted.
 
     `reasons`: for each entry (at most the latest few), the guard that failed and advice to the user.
+    `differences`: the same as data.
     """
 
     code: types.CodeType
     reasons: tuple[str, ...]
+    differences: tuple[GuardDifference, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.reasons)
+
+
+@dataclass(frozen=True)
+class EagerRecord:
+    """Calls of `code` run eagerly.  kind: "skipped" (the frame cannot be captured), "failed" (its compile raised), or
+    "limit" (calls that fit no entry, since the recompile limit is reached)."""
+
+    code: types.CodeType
+    kind: str
+    reason: str
 
 
 class BackendObserver:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,12 @@ from pycompiler.errors import (
 )
 from pycompiler.ir import compile_names, phases
 from pycompiler.ir.guard_differences import aspects, aspects_between
-from pycompiler.ir.guards import explain, first_failure
+from pycompiler.ir.guards import explain, first_failure, seen
 from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage
 from pycompiler.pipeline.guards import size_guards
 from pycompiler.pipeline.interface import Family
-from pycompiler.pipeline.records import GraphRecord, RecompileRecord
+from pycompiler.pipeline.records import EagerRecord, GraphRecord, GuardDifference, RecompileRecord
 from pycompiler.torch_compat import torch_compile
 
 log = stage("dynamo")
@@ -91,8 +91,9 @@ def record(family: Family, code: types.CodeType, captured: Captured, seconds: fl
             log_bytecode("generated code of %s:\n%s", code.co_qualname, listing(captured.recipe.code))
     inlined = tuple(captured.inlined)
     made = GraphRecord(
-        compile_names.program_code(code), captured.graph, guards, captured.op_count, captured.broke, seconds, inlined
-    )
+        compile_names.program_code(code), captured.graph, guards, captured.op_count, captured.broke, seconds, inlined,
+        hooked=code in family.hooked,
+    )  # fmt: skip
     phases.artefact("frame", made)
     if family.listener is not None:
         family.listener(made)
@@ -120,7 +121,8 @@ def report_recompile(
     if not (log_recompiles.enabled or config.error_on_recompile or over or observer or watched):
         return
     texts = explain_reasons(fn, values, namespace, reasons)
-    told = RecompileRecord(compile_names.own_code(fn.fn.__code__, values), tuple(texts))
+    differences = tuple(differences_of(fn, Scope(values, namespace), reasons)) if watched else ()
+    told = RecompileRecord(compile_names.own_code(fn.fn.__code__, values), tuple(texts), differences)
     if observer is not None:
         with phases.observer_errors_logged(observer):
             observer.recompiled(told)
@@ -165,6 +167,15 @@ def explain_reasons(
     if len(reasons) > MOST_ENTRIES_REPORTED:
         lines.append(f"  and {len(reasons) - MOST_ENTRIES_REPORTED} older entries")
     return lines
+
+
+def differences_of(fn: CompiledFunction, scope: Scope, reasons: Sequence[tuple[int, int]]) -> Iterator[GuardDifference]:
+    """The failed guard of each entry, of at most `MOST_ENTRIES_REPORTED` entries."""
+    entries = fn.entries
+    for index, failed in reasons[:MOST_ENTRIES_REPORTED]:
+        if index < len(entries) and failed < len(guards := entries[index].guards):
+            guard = guards[failed]
+            yield GuardDifference(guard, tuple(aspects(guard, scope)), seen(guard, scope))
 
 
 def all_failures(fn: CompiledFunction, values: dict[str, Any], namespace: dict[str, Any]) -> list[str]:
@@ -261,6 +272,10 @@ def limit_message(fn: CompiledFunction, limit: int, last: str) -> str:
     )
 
 
+# Called with each compiled function that reaches its limit.
+limit_listeners: list[Callable[[CompiledFunction], None]] = []
+
+
 def on_limit(fn: CompiledFunction, reasons: list[tuple[int, int]]) -> None:
     """Called by the engine, once per code object that reaches its limit."""
     entries = fn.entries
@@ -272,6 +287,10 @@ def on_limit(fn: CompiledFunction, reasons: list[tuple[int, int]]) -> None:
             last = f"{guard}. Way out: {way_out(aspects_between(guard, others))}"
     limit = fn.recompile_limit if len(entries) >= fn.recompile_limit else fn.accumulated_limit
     message = limit_message(fn, limit, last)
+    phases.artefact("eager", EagerRecord(compile_names.program_code(fn.fn.__code__), "limit", last))
+    for listener in limit_listeners:
+        with phases.observer_errors_logged(listener):
+            listener(fn)
     warnings.warn(message, RecompileLimitWarning, stacklevel=2)
     log.warning(message)
 

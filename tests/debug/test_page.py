@@ -22,8 +22,9 @@ from pycompiler.debug.document import Document
 from pycompiler.debug.events import Recorder
 from pycompiler.debug.html_parts import OPEN, PART
 from pycompiler.debug.page import page as page_of
+from pycompiler.debug.page_data import decode, embedded, encode, packed
 from tests.debug import browser
-from tests.debug.structure import Structure, checked
+from tests.debug.structure import Structure, checked, whole
 
 in_browser = pytest.mark.usefixtures("chromium")
 CONTROLS = {"link", "DisclosureTriangle", "button"}
@@ -63,7 +64,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     events: list[Any] = []
     compiled = pycompiler.compile(program)
     with Recorder(events.append, costs=True):
-        for n in (2, 2.5, 2.5):
+        for n in (2, *[2.5] * 8):
             compiled(torch.ones(4, 4), n)
     path = tmp_path_factory.mktemp("page") / "page.html"
     path.write_text(page_of(Document.of(events)), encoding="utf-8")
@@ -87,18 +88,38 @@ def opened(page: Path, chromium: browser.Browser) -> browser.Page:
     return chromium.open(page)
 
 
-def test_breaks_recompile_and_costliest_guard_are_at_the_top(page: Path) -> None:
+def test_causes_and_costliest_guard_are_at_the_top(page: Path) -> None:
     text = page.read_text()
     checked(text)
     top = text[: text.index('id="program"')]
     line = program.__code__.co_firstlineno + 2
-    assert top.index("graph break [builtin-call]") < top.index("graph break [data-dependent-jump]")
-    assert top.index("was compiled again") < top.index("Costliest guards</h2>") < top.index("Costliest steps</h2>")
+    assert "graph break [builtin-call]" in top and "graph break [data-dependent-jump]" in top
+    order = [
+        top.index(f"{head}</h2>")
+        for head in ("What to do next", "A step of the program", "Costliest guards", "Costliest kernels")
+    ]
+    assert top.index("was compiled again") < order[1] and order == sorted(order)
     assert f'href="#L0-{line}"' in top and f'id="L0-{line}"' in text
-    assert "<code>print(&quot;a step&quot;)</code>" in top  # the source line, not only its number
+    assert "<code>print(&#34;a step&#34;)</code>" in top  # the source line, not only its number
     assert f"program (from line {line + 3} on) was compiled again" in top
     assert "costliest guard</li>" in top
     assert text.count("the costliest guard: ") == 1  # at its line
+
+
+def test_a_step_is_a_bar_and_a_timeline(page: Path) -> None:
+    text = page.read_text()
+    shares = text[text.index('id="shares"') : text.index('id="guards"')]
+    assert shares.count("<rect") > 10 and "eager code before program (from line" in shares
+    assert all(f'class="key {kind}"' in shares for kind in ("graph", "eager", "guards", "dispatch", "outside"))
+
+
+def test_the_data_of_a_page_are_there_once() -> None:
+    """Forty layers weigh less than ten times one: equal sources, stacks and names are shared."""
+    stack = [{"file": "x.py", "line": 3, "function": "f", "text": "y = layer(x)"}] * 5
+    data = [{"kind": "type_is", "text": f"type(L['x'][{k}]) is Linear", "stack": stack} for k in range(400)]
+    encoded = encode({"guards": data, "short": [{"a": 1}, {"b": None}], "empty": []})
+    assert decode(json.loads(json.dumps(encoded))) == {"guards": data, "short": [{"a": 1}, {"b": None}], "empty": []}
+    assert len(packed(encoded)) < len(packed(data)) < len(json.dumps(data)) / 10
 
 
 def test_the_costliest_step_of_many_is_at_the_top() -> None:
@@ -164,7 +185,13 @@ def test_what_is_heard_has_names(opened: browser.Page) -> None:
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
     regions = [name for role, name, _ in heard if role == "region"]
-    assert regions[:4] == ["What to do next", "Costliest guards", "Costliest steps", "The program"]
+    assert regions[:5] == [
+        "What to do next",
+        "A step of the program",
+        "Costliest guards",
+        "Costliest kernels",
+        "The program",
+    ]
 
 
 @in_browser
@@ -215,13 +242,14 @@ SIZES = pytest.mark.parametrize("operators", [400, 40_000])
 
 
 @SIZES
-def test_long_lists_are_folded(operators: int) -> None:
+def test_long_lists_are_compressed(operators: int) -> None:
     text = page_of(large(operators))
     if operators < 1_000:
         checked(text)
-    parts = -(-(operators - OPEN) // PART)
-    assert text.count('<details class="part">') == 3 * parts  # steps, operators, memory
-    assert len(text) < 2_000 * operators + 100_000
+    assert (
+        text.count('data-make="steps"') == text.count('data-make="operators"') == text.count('data-make="memory"') == 1
+    )
+    assert len(text) < 20 * operators + 100_000
 
 
 @in_browser
@@ -230,17 +258,59 @@ def test_long_lists_unfold(operators: int, tmp_path: Path, chromium: browser.Bro
     (tmp_path / "large.html").write_text(page_of(large(operators)))
     opened = chromium.open(tmp_path / "large.html")
     assert opened.height < 10_000  # folded parts take no space
+    unfold(opened, "document.querySelector('details[data-make=steps]')")
     for k, last in ((0, False), (-1, True)):
-        summary = f"[...document.querySelectorAll('#kernels ~ .wide ~ details.part > summary')].at({k})"
+        summary = f"[...document.querySelectorAll('#kernels ~ details details.part > summary')].at({k})"
         first = OPEN + PART * ((operators - OPEN - 1) // PART) if last else OPEN
         end = operators if last else min(operators, OPEN + PART)
         assert opened.run(f"{summary}.textContent") == f"{first + 1:,} to {end:,} of {operators:,}"
         before = opened.run("document.documentElement.scrollHeight")
-        opened.run(f"{summary}.click()")
-        assert opened.run("new Promise(done => setTimeout(done, 50))") is None
+        unfold(opened, f"{summary}.parentElement")
         assert opened.run("document.documentElement.scrollHeight") > before + 20 * (end - first)
         assert opened.run(f"{summary}.parentElement.querySelectorAll('tbody > tr').length") == end - first
         opened.run(f"{summary}.click()")
+
+
+@in_browser
+def test_long_lists_are_filtered(tmp_path: Path, chromium: browser.Browser) -> None:
+    (tmp_path / "large.html").write_text(page_of(large(400)))
+    opened = chromium.open(tmp_path / "large.html")
+    unfold(opened, "document.querySelector('details[data-make=steps]')")
+    put = "(e => { e.value = 'kernel 39'; e.dispatchEvent(new Event('input')) })(part.querySelector('input')), null"
+    opened.run(put)
+    assert opened.run("part.querySelector('.found caption').textContent") == "11 rows with “kernel 39”"
+
+
+def unfold(opened: browser.Page, details: str) -> None:
+    """Opens a folded part, and waits until it is filled."""
+    opened.run(f"window.part = {details}, window.part.open = true, null")
+    wait = "new Promise(done => { const look = () => part.children.length > 1 ? done(null) : setTimeout(look, 5); look() })"
+    assert opened.run(wait) is None
+
+
+@in_browser
+def test_folded_tables_and_lines_open(page: Path, chromium: browser.Browser) -> None:
+    opened = chromium.open(page)
+    unfold(opened, "document.querySelector('details[data-make=guards]')")
+    assert opened.run("part.querySelector('caption').textContent") == "Guards, costliest first"
+    unfold(opened, "document.querySelector('details[data-make=generated]')")
+    assert "pyc_prelude.h" in opened.run("part.querySelector('pre').textContent")
+    unfold(opened, "document.querySelector('td.notes details[data-part]')")
+    assert opened.run("part.querySelectorAll('li').length") > 0
+    assert opened.complaints == []
+
+
+@in_browser
+def test_the_timeline_is_zoomed_by_keys(page: Path, chromium: browser.Browser) -> None:
+    opened = chromium.open(page)
+    opened.run("document.querySelector('svg.line').focus(), null")
+    width = "document.querySelector('svg.line').viewBox.baseVal.width"
+    whole = opened.run(width)
+    key = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: %r})), null"
+    opened.run(key % "+")
+    assert opened.run(width) == pytest.approx(whole / 2)
+    opened.run(key % "0")
+    assert opened.run(width) == pytest.approx(whole)
 
 
 NASTY = "\"><img src=x onerror=alert(1)><!--<script></script></td>'&lt;"
@@ -262,7 +332,8 @@ FIELDS = frozenset(
     "event at thread name start seconds model graph function file line source number models inlined operators guards break "
     "kind text stack reason hint phases nodes operator of place steps reads writes work memory after peak inputs constants "
     "library unfused kernels why code node reasons frame tried call all each holds calls least total rest pycompiler torch "
-    "python machine program pid".split()
+    "python machine program pid hooked owner others source differences aspects seen root function outside before "
+    "guards graph dispatch last id title steps".split()
 )
 
 
@@ -278,16 +349,28 @@ def test_texts_of_a_trace_are_never_markup() -> None:
     for event in kept:
         event.pop("holds", None)
     plain, nasty = page_of(Document.of(kept)), page_of(Document.of([hostile(event) for event in kept]))
-    read = Structure(nasty)
-    assert set(read.tags) <= {*Structure(plain).tags, "a", "details", "summary", "pre"}
+    read = Structure(whole(nasty))
+    assert set(read.tags) <= {*Structure(whole(plain)).tags, "a", "details", "summary", "pre"}
     assert read.outside == []
-    assert read.scripts == {"application/json": 1, "": 1}
+    assert read.scripts == {"application/json": 1, "text/plain": 2, "": 1}
     assert "<!--" not in nasty
     assert sum(NASTY in text for text in read.texts) > 20
-    data = re.search(r'<script type="application/json" id="document">(.*?)</script>', nasty, re.S)
-    assert data is not None
-    assert "<" not in data[1]
-    assert json.loads(data[1])["frames"][0]["function"] == NASTY
+    lines = re.search(r'<script type="application/json" id="lines">(.*?)</script>', nasty, re.S)
+    assert lines is not None
+    assert "<" not in lines[1]
+    assert embedded(nasty)["frames"][0]["function"] == NASTY
+
+
+@in_browser
+def test_texts_of_a_trace_are_never_markup_when_unfolded(tmp_path: Path, chromium: browser.Browser) -> None:
+    frame = pycompiler.explain(program, backend="native")(torch.ones(4, 4), 2.0).events
+    kept = [hostile(json.loads(json.dumps(event, default=str))) for event in frame]
+    (tmp_path / "nasty.html").write_text(page_of(Document.of([e for e in kept if e["event"] != "entry"])))
+    opened = chromium.open(tmp_path / "nasty.html")
+    opened.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    wait = "new Promise(done => setTimeout(() => done(document.images.length), 300))"
+    assert opened.run(wait) == 0
+    assert opened.run("document.querySelectorAll('details table').length") > 0
 
 
 def test_the_policy_runs_one_script(page: Path) -> None:
