@@ -40,7 +40,7 @@ def read(path: Path) -> DocumentQueries:
                 frame["entry"]["each"] = {int(i): ns for i, ns in frame["entry"]["each"].items()}
         for steps in data["steps"]:
             steps |= {part: {int(i): ns for i, ns in steps[part].items()} for part in PARTS}
-        data["causes"], data["graphs"]  # noqa: B018 (raises if the file has none)
+        data["causes"], data["graphs"]
         return DocumentQueries(data)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArgumentError(f"{path} is no report (--json, or a page) of this version: {error}") from None
