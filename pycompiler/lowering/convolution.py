@@ -4,7 +4,7 @@ In: `aten.convolution` of images (batch, channels, rows, columns) with a weight 
 first that fits:
 
 - of 1 x 1 windows over an image that is channels last: a product of matrices;
-- of depth, with few windows: a loop;
+- of depth, small, with few windows: a loop;
 - `mkldnn::_convolution_pointwise`, whose weight the plan packs once.
 
 A call of oneDNN's costs 45 us before it computes, as long as all of a small convolution takes.  The results are channels
@@ -30,10 +30,12 @@ from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, channels_last_strides, to_exprs
 from pycompiler.operators import packed_weights
 from pycompiler.symbolic.expr import ONE, ZERO, Expr
+from pycompiler.symbolic.hints import likely
 
 aten = torch.ops.aten
 VECTOR = 16  # with fewer channels, a loop over channels fills no vector
 WINDOW = 25  # of more windows, oneDNN's kernel is faster than an unrolled loop
+SMALL = 1 << 20  # multiply-adds; oneDNN's kernel needs fewer cycles for each, which outweighs its call
 
 
 @lowering(aten.convolution)
@@ -48,8 +50,7 @@ def convolution(low: Lowering, x: Value, weight: Value, bias: Value | None, stri
     kernel = [n.as_int() for n in weight.shape[2:]]
     if groups == 1 and kernel == steps == [1, 1] and around == [0, 0] and is_channels_last(x):
         return product(low, x, weight, bias)
-    is_of_depth = groups == weight.shape[0].as_int() and weight.shape[:2] == (x.shape[1], ONE)
-    if is_of_depth and groups >= VECTOR and kernel[0] * kernel[1] <= WINDOW and x.dtype is torch.float32:
+    if weight.shape[:2] == (x.shape[1], ONE) and is_small(low, weight) and x.dtype is torch.float32:
         return of_depth(low, x, weight, bias, kernel, steps, around, apart)
     if not config.pack_weights:
         return NotImplemented
@@ -79,6 +80,13 @@ def is_inference(low: Lowering, x: Value, weight: Value, bias: Value | None) -> 
 
 def is_channels_last(x: Value) -> bool:
     return x.buffer is not None and same_strides(x.shape, x.stride, channels_last_strides(x.shape))
+
+
+def is_small(low: Lowering, weight: Value) -> bool:
+    """Whether a convolution of depth is faster as a loop."""
+    windows = weight.shape[2].as_int() * weight.shape[3].as_int()
+    places = likely(values.product(to_exprs(low.fake.shape)))
+    return weight.shape[0] >= VECTOR and windows <= WINDOW and places is not None and places * windows <= SMALL
 
 
 def whole(low: Lowering, x: Value) -> Ref:
