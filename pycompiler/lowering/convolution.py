@@ -27,7 +27,7 @@ from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.graph import Lowering, is_dense, same_strides
 from pycompiler.lowering.joining import both, inside, masked_load
 from pycompiler.lowering.registry import lowering
-from pycompiler.lowering.values import Value, channels_last_strides, to_exprs
+from pycompiler.lowering.values import Value, channels_last_strides, contiguous_strides, to_exprs
 from pycompiler.operators import packed_weights
 from pycompiler.symbolic.expr import ONE, ZERO, Expr
 from pycompiler.symbolic.hints import likely
@@ -48,14 +48,20 @@ def convolution(low: Lowering, x: Value, weight: Value, bias: Value | None, stri
         return NotImplemented
     steps, around, apart = (each(n, x.rank - 2) for n in (stride, padding, dilation))
     kernel = [n.as_int() for n in weight.shape[2:]]
-    if groups == 1 and kernel == steps == [1, 1] and around == [0, 0] and is_channels_last(x):
+    if (
+        groups == 1
+        and kernel == steps == [1, 1]
+        and around == [0, 0]
+        and is_channels_last(x)
+        and is_exact_product(x, bias)
+    ):
         return product(low, x, weight, bias)
     if weight.shape[:2] == (x.shape[1], ONE) and is_small(low, weight) and x.dtype is torch.float32:
         return of_depth(low, x, weight, bias, kernel, steps, around, apart)
-    if not config.pack_weights:
+    if not config.pack_weights or not all(s.is_const for s in weight.stride):  # the engine compares bytes alone
         return NotImplemented
-    nodes: list[Any] = list(low.node.args[1:3])
-    given = [whole(low, x), *(None if n is None else low.placed(n).ref() for n in nodes)]
+    added = None if bias is None else low.realised(bias, contiguous_strides(bias.shape)).ref()  # oneDNN ignores strides
+    given = [whole(low, x), weight.ref(), added]
     return channels_last_call(low, op, [*given, around, steps, apart, groups, "none", [], None])
 
 
@@ -80,6 +86,13 @@ def is_inference(low: Lowering, x: Value, weight: Value, bias: Value | None) -> 
 
 def is_channels_last(x: Value) -> bool:
     return x.buffer is not None and same_strides(x.shape, x.stride, channels_last_strides(x.shape))
+
+
+def is_exact_product(x: Value, bias: Value | None) -> bool:
+    """Whether a product of matrices rounds as a convolution does."""
+    if x.dtype is torch.float32:
+        return torch.get_float32_matmul_precision() == "highest"
+    return bias is None  # the sum would be rounded before the bias is added
 
 
 def is_small(low: Lowering, weight: Value) -> bool:

@@ -153,6 +153,7 @@ class _Levels:
         outputs = [n for n in nodes if n in used and isinstance(n.meta.get("val"), torch.Tensor)]
         graph.output(tuple(env[n] for n in outputs))
         module = fx.GraphModule(self.gm, graph)
+        module.meta["inference"] = self.gm.meta.get("inference", False)
         return _Segment(module, inputs, outputs)
 
     def _tensors(self, n: fx.Node) -> list[fx.Node]:

@@ -275,3 +275,60 @@ def test_bfloat16_weights_are_packed_where_the_machine_computes_with_them(plans:
     module, x = nn.Conv2d(8, 16, 3, padding=1).bfloat16(), image().bfloat16()
     torch.testing.assert_close(pycompiler.compile(module, fullgraph=True)(x), module(x))
     assert plans.packs() == int(packed_weights.takes(torch.bfloat16))
+
+
+def test_a_bias_with_gaps_is_read_by_its_strides(plans: Plans) -> None:
+    convolve = pycompiler.compile(lambda x, w, b: torch.conv2d(x, w, b, padding=1), fullgraph=True)
+    x, w = image(), torch.randn(12, 8, 3, 3)
+    for bias in (torch.randn(24)[::2], torch.randn(1).expand(12)):
+        torch.testing.assert_close(convolve(x, w, bias), torch.conv2d(x, w, bias, padding=1), rtol=1e-4, atol=1e-4)
+    assert plans.packs() >= 1
+
+
+def test_views_of_the_same_bytes_are_other_weights() -> None:
+    base, x = torch.randn(20_000), image()
+    convolve = pycompiler.compile(lambda x, w: torch.conv2d(x, w, padding=1))
+    for first, second in ((72, 9), (100, 10), (11, 110), (110, 11)):
+        w = base.as_strided((8, 8, 3, 3), (first, second, 3, 1))
+        torch.testing.assert_close(convolve(x, w), torch.conv2d(x, w, padding=1), rtol=1e-4, atol=1e-4)
+
+
+def test_a_frozen_weight_keeps_its_address(plans: Plans) -> None:
+    convolve = pycompiler.compile(lambda x, w: torch.conv2d(x, w), fullgraph=True, options={"freezing": True})
+    x = image()
+    for _ in range(20):
+        w = torch.randn(4, 8, 3, 3)  # would lie where an earlier one was
+        torch.testing.assert_close(convolve(x, w), torch.conv2d(x, w))
+        w.data = torch.randn(4, 8, 3, 3)
+        torch.testing.assert_close(convolve(x, w), torch.conv2d(x, w))
+    assert plans.packs() == 1
+
+
+def test_a_weight_without_memory_raises_as_in_eager(plans: Plans) -> None:
+    module, x = nn.Conv2d(8, 4, 3), image()
+    compiled = pycompiler.compile(module, fullgraph=True)
+    compiled(x)
+    module.weight.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="data is not allocated yet|storage"):
+        compiled(x)
+    assert plans.packs() == 1
+
+
+def test_a_write_between_hash_and_packing_is_forgotten() -> None:
+    module, x = nn.Conv2d(256, 256, 3, bias=False), image(channels=256, size=4)
+    compiled, first = pycompiler.compile(module, fullgraph=True), module.weight.clone()
+    second, wanted, stop = torch.randn_like(first), module(x), threading.Event()
+
+    def write() -> None:
+        with torch.no_grad():
+            while not stop.is_set():
+                module.weight.copy_(second)
+                module.weight.copy_(first)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for _ in range(50):
+        compiled(x)
+    stop.set()
+    writer.join()
+    torch.testing.assert_close(compiled(x), wanted, rtol=1e-3, atol=1e-3)

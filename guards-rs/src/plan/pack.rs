@@ -3,14 +3,14 @@
 //! In: an `ir.plan.Pack`.  Out: `Pack`, whose `run` puts the packed weight into its slot.  The packed weight of an earlier
 //! call is used if the weight has the same bytes.  A hash tells: writes through `.data` or NumPy leave no other trace.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use pyo3::prelude::*;
 
 use super::argument::Reader;
 use super::aten::Aten;
 use super::{Frame, StepError};
-use crate::ffi::aten::{self as torch, Tensor};
+use crate::ffi::aten::{self as torch, Failure, Handle, Tensor};
 
 /// Equal graphs share a plan, so several weights are kept: this many, the last packed.
 const MOST_KEPT: usize = 16;
@@ -29,6 +29,8 @@ struct Kept {
     address: usize,
     hash: u64,
     packed: Tensor,
+    /// The weight itself, if equal addresses mean equal bytes: no other tensor gets its address meanwhile.
+    source: Option<Tensor>,
 }
 
 impl Pack {
@@ -51,37 +53,63 @@ impl Pack {
         frame.release_gil_for(weight.numel() as u64)?;
         frame.steady(&[self.weight])?;
         let weight = frame.handle(self.weight)?;
+        if !weight.is_backed() {
+            // oneDNN would read the memory without a check.
+            return Err(Failure("a weight has elements, but its data is not allocated yet".into()).into());
+        }
         let address = weight.data_ptr()?;
-        let hash = if self.frozen {
-            0
-        } else {
-            let threads = *frame.threads.get_or_insert_with(torch::num_threads);
-            weight.hash(usize::try_from(threads).unwrap_or(1))?
+        let threads = *frame.threads.get_or_insert_with(torch::num_threads);
+        let hash = |weight: Handle| match self.frozen {
+            true => Ok(0),
+            false => weight.hash(usize::try_from(threads).unwrap_or(1)),
         };
-        if let Some(packed) = self.packed(address, hash)? {
+        let before = hash(weight)?;
+        if let Some(packed) = self.packed(address, before)? {
             frame.fill(self.slot, packed)?;
             return Ok(());
         }
         self.call.call(frame)?;
         let packed = frame.handle(self.slot)?.to_owned()?;
-        self.keep(Kept { address, hash, packed });
+        let weight = frame.handle(self.weight)?;
+        // A weight that another thread has written meanwhile was packed for this call alone.
+        if weight.is_backed() && weight.data_ptr()? == address && hash(weight)? == before {
+            let source = self.frozen.then(|| weight.to_owned()).transpose()?;
+            self.keep(Kept { address, hash: before, packed, source });
+        }
         Ok(())
     }
 
     /// The kept weight, if it was packed from the same bytes.
     fn packed(&self, address: usize, hash: u64) -> Result<Option<Tensor>, StepError> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |kept: &&Kept| kept.hash == hash && (!self.frozen || kept.address == address);
+        let Some(kept) = self.kept() else { return Ok(None) };
+        let stays = |source: &Tensor| source.handle().data_ptr().is_ok_and(|now| now == address);
+        let same = |kept: &&Kept| match &kept.source {
+            Some(source) => kept.address == address && stays(source), // `.data =` gives a tensor another address
+            None => kept.hash == hash,
+        };
         Ok(kept.iter().find(same).map(|kept| kept.packed.handle().to_owned()).transpose()?)
     }
 
     /// Keeps a packed weight, in the place of the one that was packed from the same address.
     fn keep(&self, packed: Kept) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|other| other.address != packed.address);
+        let Some(mut kept) = self.kept() else { return };
+        let mut old = Vec::new(); // dropped after the lock is released
+        if let Some(at) = kept.iter().position(|other| other.address == packed.address) {
+            old.push(kept.remove(at));
+        }
         if kept.len() == MOST_KEPT {
-            kept.remove(0);
+            old.push(kept.remove(0));
         }
         kept.push(packed);
+        drop(kept);
+    }
+
+    /// The kept weights.  None while another thread reads them: also in a process that was forked meanwhile.
+    fn kept(&self) -> Option<MutexGuard<'_, Vec<Kept>>> {
+        match self.kept.try_lock() {
+            Ok(kept) => Some(kept),
+            Err(TryLockError::Poisoned(kept)) => Some(kept.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }

@@ -271,7 +271,7 @@ impl Handle {
             return Ok(0);
         }
         // SAFETY: a dense tensor holds these bytes while the handle lives.  Another thread that writes them meanwhile
-        // races with the operator that reads them, as in eager; any value of the hash is then right.
+        // races with the operator that reads them, as in eager.
         let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, end - start) };
         Ok(parallel_hash(bytes, threads))
     }
