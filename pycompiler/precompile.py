@@ -12,7 +12,7 @@ Example:
         captured(model, x)
 
     served = pycompiler.precompile.load("predict.pyca")
-    assert torch.equal(served(model, x), predict(model, x))
+    torch.testing.assert_close(served(model, x), predict(model, x))
     ```
 """
 

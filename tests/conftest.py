@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import random
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 os.environ.setdefault("PYCOMPILER_VERIFY_IR", "1")  # read at import; processes that tests start inherit it
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -28,6 +30,7 @@ from tests.processes import Processes
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 torch.set_num_threads(1)
+torch.manual_seed(0)  # for numbers that modules of tests draw at import
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 pycompiler.config.raise_internal_errors = True  # tests expose bugs; for users the frame runs eagerly
@@ -69,6 +72,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Imported modules are not searched by the garbage collections of tests: a collection takes 20 milliseconds in place of 500."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Each test draws the same numbers in each run, alone or after others."""
+    torch.manual_seed(0)
+    numpy.random.seed(0)
+    random.seed(0)
 
 
 _python = ctypes.pythonapi
