@@ -2,14 +2,15 @@
 
     python bench/gpu_steps.py [--json out.json] [--only linear] [--repeat 30]
 
-Cases: 50 x (Linear, ReLU), forward and forward + backward; BERT-base in bfloat16, 8 x 512, forward + backward (needs
-`transformers`).  Prints medians in milliseconds: `host` until the call returns, `wall` until the GPU is done, and the
+Cases, forward without gradients and forward + backward: 50 x (Linear, ReLU); in bfloat16 BERT-base and GPT-2 (8 x 512,
+need `transformers`) and ResNet-50 (32 x 224 x 224, needs `torchvision`).  Prints medians in milliseconds: `host` until the call returns, `wall` until the GPU is done, and the
 peak of allocated memory in MiB.  Dropout is off, since graphs with random numbers are not recorded.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import time
@@ -43,14 +44,43 @@ def linear(backward: bool) -> tuple[nn.Module, Callable[[Any], Step]]:
     return model, lambda call: lambda: trained(model, call(x).sum()) if backward else forward(call)
 
 
-def bert() -> tuple[nn.Module, Callable[[Any], Step]]:
+def of_model(model: nn.Module, inputs: Tensor, result: Callable[[Any], Tensor], backward: bool) -> Any:
+    """A model, and the step of a callable that computes it."""
+    model = model.cuda().to(torch.bfloat16)
+
+    def forward(call: Any) -> Any:
+        with torch.no_grad():
+            return call(inputs)
+
+    if not backward:
+        return model.eval(), lambda call: lambda: forward(call)
+    return model, lambda call: lambda: trained(model, result(call(inputs)).float().square().mean())
+
+
+def bert(backward: bool) -> tuple[nn.Module, Callable[[Any], Step]]:
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
-    settings = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model = BertModel(settings, add_pooling_layer=False).cuda().to(torch.bfloat16)
+    model = BertModel(BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0), add_pooling_layer=False)
     ids = torch.randint(0, 30000, (8, 512), device="cuda")
-    return model, lambda call: lambda: trained(model, call(ids).last_hidden_state.float().square().mean())
+    return of_model(model, ids, lambda out: out.last_hidden_state, backward)
+
+
+def gpt2(backward: bool) -> tuple[nn.Module, Callable[[Any], Step]]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    settings = GPT2Config(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, use_cache=False)
+    ids = torch.randint(0, 50000, (8, 512), device="cuda")
+    return of_model(GPT2LMHeadModel(settings), ids, lambda out: out.logits, backward)
+
+
+def resnet50(backward: bool) -> tuple[nn.Module, Callable[[Any], Step]]:
+    from torchvision.models import resnet50 as make
+
+    torch.manual_seed(0)
+    images = torch.randn(32, 3, 224, 224, device="cuda", dtype=torch.bfloat16)
+    return of_model(make(), images, lambda out: out, backward)
 
 
 def trained(model: nn.Module, loss: Tensor) -> None:
@@ -59,7 +89,10 @@ def trained(model: nn.Module, loss: Tensor) -> None:
 
 
 def cases() -> dict[str, Callable[[], tuple[nn.Module, Callable[[Any], Step]]]]:
-    return {"linear, forward": lambda: linear(False), "linear, training": lambda: linear(True), "bert, training": bert}
+    makers = {"linear": linear, "bert": bert, "gpt2": gpt2, "resnet50": resnet50}
+    kinds = {"forward": False, "training": True}
+    return {f"{name}, {kind}": functools.partial(make, backward) for name, make in makers.items()
+            for kind, backward in kinds.items()}  # fmt: skip
 
 
 def medians(step: Step, repeat: int) -> dict[str, float]:
