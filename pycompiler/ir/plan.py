@@ -9,7 +9,7 @@ after its last read, unless it is an output.  Sizes are ints (static) or `Expr` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -184,8 +184,8 @@ class Pack:
 
     @property
     def call(self) -> Aten:
-        """The call that packs."""
-        return Aten(self.op, (SlotRef(self.weight), *self.args), {}, (self.slot,))
+        """The call that packs: a copy of the weight lies in `slot` before it."""
+        return Aten(self.op, (SlotRef(self.slot), *self.args), {}, (self.slot,))
 
     @property
     def label(self) -> str:
@@ -252,6 +252,31 @@ class Compute:
 
 
 Step = Alloc | View | Kernel | Launch | Aten | Pack | Expect | CountVersions | Free | CopyInto | Compute
+
+
+def slots_of(value: Any) -> Iterator[int]:
+    """The slots that an argument refers to."""
+    if isinstance(value, SlotRef):
+        yield value.slot
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from slots_of(item)
+
+
+# The slots that a step reads.  `Free` reads none.
+READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
+    Alloc: lambda step: (),
+    View: lambda step: (step.base,),
+    Kernel: lambda step: step.slots,
+    Launch: lambda step: tuple(slots_of(step.arguments)),
+    Aten: lambda step: (*slots_of(step.args), *slots_of(tuple(step.kwargs.values()))),
+    Pack: lambda step: (step.weight,),
+    Expect: lambda step: (step.slot,),
+    CountVersions: lambda step: step.slots,
+    Free: lambda step: (),
+    CopyInto: lambda step: (step.target, step.source),
+    Compute: lambda step: (),
+}
 
 
 @dataclass

@@ -34,12 +34,11 @@ import torch
 from torch import fx
 
 from pycompiler import _native, config
-from pycompiler.ir.plan import Aten, CopyInto, CountVersions, Kernel, Launch, Plan
+from pycompiler.ir.plan import READS, Aten, CopyInto, CountVersions, Kernel, Launch, Plan, slots_of
 from pycompiler.logs import artifact
 from pycompiler.operators.kernel_type_checks import tensors_of
 from pycompiler.operators.operator_effects import TORCHS, draws, drops_nothing, writes_unseen
 from pycompiler.operators.process_groups import NAMESPACES, launches
-from pycompiler.runtime.plan_python import READS, slots_of
 
 log = artifact("cudagraphs")
 

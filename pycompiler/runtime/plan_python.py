@@ -22,6 +22,7 @@ from pycompiler.ir.plan import (
     INFERENCE_TENSOR,
     KERNEL_ERRORS,
     OTHER_SIZES,
+    READS,
     Alloc,
     Aten,
     Compute,
@@ -215,31 +216,6 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     Free: PythonPlan._free,
     CopyInto: PythonPlan._copy,
     Compute: PythonPlan._compute,
-}
-
-
-def slots_of(value: Any) -> Iterator[int]:
-    """The slots that an argument refers to."""
-    if isinstance(value, SlotRef):
-        yield value.slot
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from slots_of(item)
-
-
-# The slots that a step reads.  `Free` reads none.
-READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
-    Alloc: lambda step: (),
-    View: lambda step: (step.base,),
-    Kernel: lambda step: step.slots,
-    Launch: lambda step: tuple(slots_of(step.arguments)),
-    Aten: lambda step: (*slots_of(step.args), *slots_of(tuple(step.kwargs.values()))),
-    Pack: lambda step: (step.weight,),
-    Expect: lambda step: (step.slot,),
-    CountVersions: lambda step: step.slots,
-    Free: lambda step: (),
-    CopyInto: lambda step: (step.target, step.source),
-    Compute: lambda step: (),
 }
 
 

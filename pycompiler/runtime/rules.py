@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pycompiler.ir.plan import Alloc, Aten, Compute, CountVersions, Free, Kernel, Launch, Pack, Plan, Step, View
-from pycompiler.runtime.plan_python import READS
+from pycompiler.ir.plan import READS, Alloc, Aten, Compute, CountVersions, Free, Kernel, Launch, Pack, Plan, Step, View
 from pycompiler.symbolic.expr import Expr
 
 

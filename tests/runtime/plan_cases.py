@@ -398,7 +398,7 @@ CASES: dict[str, Case] = {
     "packed": Case(  # any operator can stand for the one that packs
         1,
         3,
-        [Pack(1, 0, aten.t.default, ()), Aten(aten.t.default, ref(1), {}, (2,)), Free((1,))],
+        [Pack(1, 0, aten.tanh.default, ()), Aten(aten.neg.default, ref(1), {}, (2,)), Free((1,))],
         [2],
         lambda: [some(2, 3)],
     ),

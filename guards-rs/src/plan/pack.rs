@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use super::argument::Reader;
 use super::aten::Aten;
 use super::{Frame, StepError};
-use crate::ffi::aten::{self as torch, Failure, Handle, Tensor};
+use crate::ffi::aten::{self as torch, BelowAutograd, Failure, Handle, Tensor};
 
 /// Equal graphs share a plan, so several weights are kept: this many, the last packed.
 const MOST_KEPT: usize = 16;
@@ -48,6 +48,7 @@ impl Pack {
     pub fn run(&self, frame: &mut Frame<'_, '_>) -> Result<(), StepError> {
         let weight = frame.handle(self.weight)?;
         if !weight.is_dense() {
+            frame.fill(self.slot, weight.to_owned()?)?;
             return self.call.call(frame);
         }
         frame.release_gil_for(weight.numel() as u64)?;
@@ -63,19 +64,20 @@ impl Pack {
             true => Ok(0),
             false => weight.hash(usize::try_from(threads).unwrap_or(1)),
         };
-        let before = hash(weight)?;
-        if let Some(packed) = self.packed(address, before)? {
+        if let Some(packed) = self.packed(address, hash(weight)?)? {
             frame.fill(self.slot, packed)?;
             return Ok(());
         }
+        // Another thread may write the weight meanwhile: a copy is hashed and packed, so that both belong together.
+        let source = self.frozen.then(|| weight.to_owned()).transpose()?;
+        let below = BelowAutograd::enter(true);
+        let copy = weight.materialised()?;
+        drop(below);
+        let hash = hash(copy.handle())?;
+        frame.fill(self.slot, copy)?;
         self.call.call(frame)?;
         let packed = frame.handle(self.slot)?.to_owned()?;
-        let weight = frame.handle(self.weight)?;
-        // A weight that another thread has written meanwhile was packed for this call alone.
-        if weight.is_backed() && weight.data_ptr()? == address && hash(weight)? == before {
-            let source = self.frozen.then(|| weight.to_owned()).transpose()?;
-            self.keep(Kept { address, hash: before, packed, source });
-        }
+        self.keep(Kept { address, hash, packed, source });
         Ok(())
     }
 
