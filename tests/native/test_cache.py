@@ -392,7 +392,9 @@ def test_calls_leak_nothing() -> None:
     gc.collect()
     assert sys.getallocatedblocks() - blocks < 200
     after = [sys.getrefcount(o) for o in watched]
-    assert all(abs(a - b) < 10 for a, b in zip(after, before, strict=True)), (before, after)
+    # objects of earlier tests that end meanwhile refer to None; an error in each round would count 20,000
+    allowed = [10_000 if o is None else 10 for o in watched]
+    assert all(abs(a - b) < most for a, b, most in zip(after, before, allowed, strict=True)), (before, after)
 
 
 def test_compile_and_reset_cycles_leak_nothing() -> None:
