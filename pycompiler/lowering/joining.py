@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.loops import Loop
+from pycompiler.ir.loops import Buffer, Loop
 from pycompiler.lowering import values
 from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.elementwise import stored
@@ -83,7 +83,11 @@ def constant_pad_nd(low: Lowering, x: Value, pad: Sequence[Any], value: Any = 0)
 
 def padded(low: Lowering, x: Value, before: Sequence[Expr], value: Any) -> Value:
     """x at the offset `before` in the fake result's shape, `value` around it; a negative offset crops."""
-    buffer = low.buffer_for(low.fake, like=[x])
+    return fill_padded(low, x, before, value, low.buffer_for(low.fake, like=[x]))
+
+
+def fill_padded(low: Lowering, x: Value, before: Sequence[Expr], value: Any, buffer: Buffer) -> Value:
+    """`padded` in a given buffer."""
     if any(n == 0 for n in x.shape):
         return low.pointwise(lambda b, _: b.const(value, buffer.dtype), buffer)
     source = x if x.number is not None else low.realised(x)
