@@ -1,8 +1,8 @@
 //! The driver of NVIDIA GPUs, `libcuda.so.1`, opened at run time: modules, functions, CUDA graphs and their launches.
 //!
 //! In: a binary from Triton's compiler, the name of its function, a device.  Out: `Function::launch`, which starts it
-//! on torch's current stream.  `Graph::launch` starts a CUDA graph that torch has recorded.  Contexts are the primary contexts of the devices, as in torch.  Modules are never
-//! unloaded, because their kernels may still run.
+//! on torch's current stream.  `Graph::launch` starts a CUDA graph that torch has recorded.  Contexts are the primary
+//! contexts of the devices, as in torch.  Modules are never unloaded, because their kernels may still run.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};

@@ -19,6 +19,9 @@ const HASHED: usize = 1 << 20;
 
 /// A hash of the hashes of blocks; it does not depend on the number of threads.
 fn parallel_hash(bytes: &[u8], threads: usize) -> u64 {
+    if bytes.len() <= HASHED {
+        return xxh3_64(bytes);
+    }
     let blocks: Vec<&[u8]> = bytes.chunks(HASHED).collect();
     let mut hashes = vec![0u64; blocks.len()];
     let share = blocks.len().div_ceil(threads.max(1)).max(2); // a thread costs as much as half a block
