@@ -250,7 +250,8 @@ KNOBS: tuple[Knob, ...] = (
         "pack_weights",
         (_B,),
         True,
-        "in inference on the CPU, keep the weights of convolutions in oneDNN's layout as well; doubles their memory",
+        "in inference on the CPU, keep copies of the weights of convolutions in oneDNN's layout: one for each model, "
+        "up to 16 for each convolution",
     ),
     Knob(
         "freezing",
