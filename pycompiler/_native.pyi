@@ -243,6 +243,12 @@ def storage_holders(tensor: torch.Tensor) -> tuple[int, int | None]:
     """An id of the tensor's storage, and the number of references to it.  None in place of the number if this torch's
     storages cannot be counted."""
 
+def matrix_product(addresses: Sequence[int], numbers: Sequence[int], threads: int) -> None:
+    """Run the engine's kernel for `ir.plan.Product`: the addresses of left, right and out, and `Product.scalars`."""
+
+def matrix_product_vectors(threads: int) -> int:
+    """Bytes of a vector of the engine's product of matrices; 0 if it cannot run here, or not with so many threads."""
+
 def kind_of(tensor: torch.Tensor) -> int:
     """0 if the values are stored as they are, 1 if they are stored negated or conjugated, 2 for any other tensor (sparse,
     without memory, a tensor subclass)."""

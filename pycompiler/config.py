@@ -247,6 +247,12 @@ KNOBS: tuple[Knob, ...] = (
         kept=(True,),
     ),
     Knob(
+        "engine_products",
+        (_B,),
+        True,
+        "in inference on the CPU, the engine multiplies float32 matrices by transposed weights; False: ATen does",
+    ),
+    Knob(
         "pack_weights",
         (_B,),
         True,
@@ -486,6 +492,7 @@ guard_nn_modules: bool
 activation_memory_budget: float
 partition: str
 fallback_random: bool
+engine_products: bool
 pack_weights: bool
 freezing: bool
 emulate_precision_casts: bool

@@ -48,6 +48,7 @@ use crate::ffi::aten::{
     UnwrappedTensor, VersionCount,
 };
 use crate::ffi::object::{clear_error, import};
+use crate::ffi::product;
 use crate::ffi::{Obj, Owned, Raised, Res};
 use crate::hook_state::paused;
 use crate::registered_object;
@@ -867,6 +868,26 @@ fn kind_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<u8> {
     Ok(crate::tensor_view::kind_of(Obj::of(tensor))?)
 }
 
+/// `_native.matrix_product(addresses, numbers, threads)`: the engine's kernel, for the plan's oracle and for tests.  The
+/// numbers are those of `ir.plan.Product.scalars`; the addresses must be those of such matrices.
+#[pyfunction]
+fn matrix_product(addresses: [usize; 3], numbers: [i64; 10], threads: i32) -> PyResult<()> {
+    match KernelFn::matrix_product().call(&addresses, &numbers, threads) {
+        0 => Ok(()),
+        code => Err(PyRuntimeError::new_err(format!("the product of matrices ended with the error {code}"))),
+    }
+}
+
+/// `_native.matrix_product_vectors(threads)`: bytes of a vector of the engine's kernel; 0 if it cannot run here, or not
+/// with so many threads.
+#[pyfunction]
+fn matrix_product_vectors(threads: i32) -> usize {
+    if threads > 1 && !product::has_threads() {
+        return 0;
+    }
+    product::vector_bytes()
+}
+
 /// `_native.shim_schemas()`: schemas of the operators that are called without the dispatcher.
 #[pyfunction]
 fn shim_schemas() -> Vec<&'static str> {
@@ -890,5 +911,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(shared::shares_memory, m)?)?;
     m.add_function(wrap_pyfunction!(cuda_graphs::storage_holders, m)?)?;
     m.add_function(wrap_pyfunction!(kind_of, m)?)?;
+    m.add_function(wrap_pyfunction!(matrix_product, m)?)?;
+    m.add_function(wrap_pyfunction!(matrix_product_vectors, m)?)?;
     m.add_function(wrap_pyfunction!(shim_schemas, m)?)
 }

@@ -39,6 +39,7 @@ KNOBS = (
     "activation_memory_budget",
     "deterministic",
     "emulate_precision_casts",
+    "engine_products",
     "pack_weights",
     "freezing",
     "triton.cudagraphs",

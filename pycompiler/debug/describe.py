@@ -19,7 +19,7 @@ from pycompiler.debug.render import code_of
 from pycompiler.ir.guards import Guard, UserFrame, deref, own_place
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
-from pycompiler.ir.plan import Aten, Kernel, Launch, Pack, Plan
+from pycompiler.ir.plan import Aten, Kernel, Launch, Pack, Plan, Product
 from pycompiler.pipeline.records import EagerRecord, GraphRecord, GuardDifference, RecompileRecord
 from pycompiler.symbolic.hints import hinted, likely_product
 
@@ -182,7 +182,8 @@ def _bytes(buffer: Buffer) -> int | None:
 
 def _step(step: KernelGroup | Extern, schedule: Schedule) -> Data:
     if isinstance(step, Extern):
-        return {"name": f"ATen {step.op}", "kind": "aten", "operators": list(step.origin), "reads": None,
+        name = "matrix product" if step.by_engine else f"ATen {step.op}"
+        return {"name": name, "kind": "aten", "operators": list(step.origin), "reads": None,
                 "writes": _sum(b for b in step.out if b), "work": None}  # fmt: skip
     return {
         "name": f"kernel {step.name}",
@@ -249,7 +250,7 @@ def step_times(plan: Plan, each: Sequence[float], parts: Sequence[int]) -> tuple
     for step, spent in zip(plan.steps, each, strict=True):
         if isinstance(step, Pack):  # a part of the call that reads the packed weight
             packing += spent
-        elif isinstance(step, (Kernel, Aten, Launch)):
+        elif isinstance(step, (Kernel, Product, Aten, Launch)):
             work.append(spent + packing)
             packing = 0.0
     if len(work) != sum(parts):

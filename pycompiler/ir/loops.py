@@ -118,6 +118,7 @@ class Extern:
     `out` are fresh buffers that receive the results (strides from the fake trace; None for an unused or undefined result).
     `mutates` names argument buffers that the kernel writes.
     `checked`: earlier loops have already checked the data for which the kernel would raise.
+    `by_engine`: the engine's own kernel computes it (`ir.plan.Product`), into the memory of `out`.
     """
 
     op: torch._ops.OpOverload
@@ -127,6 +128,7 @@ class Extern:
     mutates: tuple[str, ...] = ()
     origin: tuple[str, ...] = ()
     checked: bool = False
+    by_engine: bool = False
 
 
 @dataclass(frozen=True)

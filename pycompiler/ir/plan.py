@@ -78,6 +78,33 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Product:
+    """out = left @ right, matrices of float32, by the engine's kernel (`guards-rs/src/ffi/product.rs`).
+
+    Each result is one chain of fused multiply-adds in the order of the folded dimension.  `slots`: left, right, out.
+    `offsets`: of left and right; `strides`: of left (rows, then along the folded dimension), of right (along the folded
+    dimension, then columns), and of the rows of out, whose columns are adjacent.  `sizes`: rows, columns, depth.
+    `work`: as in Kernel.
+    """
+
+    slots: tuple[int, int, int]
+    offsets: tuple[Size, Size]
+    strides: tuple[Size, Size, Size, Size, Size]
+    sizes: tuple[Size, Size, Size]
+    work: int = 0
+
+    @property
+    def scalars(self) -> tuple[Size, ...]:
+        """The kernel's numbers, in its order."""
+        left, right = self.offsets
+        return (left, *self.strides[:2], right, *self.strides[2:], *self.sizes)
+
+    @property
+    def label(self) -> str:
+        return "matrix product"
+
+
+@dataclass(frozen=True)
 class Launch:
     """Starts a GPU kernel on torch's current stream of `device`, without waiting for it.
 
@@ -135,6 +162,8 @@ WRONG_INDEX, WITHOUT_NUMBERS = 16, 16  # key of the first of INDEX_RULES; offset
 KERNEL_ERRORS = KernelErrors({
     1: (IndexError, "index out of range in self"),
     2: (RuntimeError, "ZeroDivisionError"),
+    3: (MemoryError, "out of memory: no room to pack a matrix"),
+    4: (RuntimeError, "a product of matrices was compiled for a processor with AVX2, and this one has none; compile anew here"),
     **{WRONG_INDEX + k: (rule.error, rule.text) for k, rule in enumerate(INDEX_RULES.values())},
     **{WRONG_INDEX + WITHOUT_NUMBERS + k: (rule.error, "index out of range in self")
        for k, rule in enumerate(INDEX_RULES.values())},
@@ -251,7 +280,7 @@ class Compute:
     value: Real
 
 
-Step = Alloc | View | Kernel | Launch | Aten | Pack | Expect | CountVersions | Free | CopyInto | Compute
+Step = Alloc | View | Kernel | Product | Launch | Aten | Pack | Expect | CountVersions | Free | CopyInto | Compute
 
 
 def slots_of(value: Any) -> Iterator[int]:
@@ -268,6 +297,7 @@ READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
     Alloc: lambda step: (),
     View: lambda step: (step.base,),
     Kernel: lambda step: step.slots,
+    Product: lambda step: step.slots,
     Launch: lambda step: tuple(slots_of(step.arguments)),
     Aten: lambda step: (*slots_of(step.args), *slots_of(tuple(step.kwargs.values()))),
     Pack: lambda step: (step.weight,),

@@ -27,6 +27,7 @@ from pycompiler.lowering import values
 from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.graph import Lowering, is_dense, same_strides
 from pycompiler.lowering.joining import fill_padded
+from pycompiler.lowering.matmul import is_of_engine, product_of
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, channels_last_strides, contiguous_strides, to_exprs
 from pycompiler.operators import packed_weights
@@ -121,11 +122,12 @@ def product(low: Lowering, x: Value, weight: Value, bias: Value | None) -> Value
     places, taken = batch * rows * columns, weight.shape[0]
     left = Ref(x.buffer, (places, given), (given, ONE), x.offset)
     matrix = low.realised(values.permute(values.reshape(weight, [taken, given]), (1, 0))).ref()
-    buffer = low.fresh(x.dtype, (places, taken), (taken, ONE), x.device)
-    low.add(Extern(aten.mm.default, (left, matrix), {}, (buffer,), origin=(low.node.name,)))
-    low.channels_last.add(buffer.name)
+    by_engine = x.dtype is torch.float32 and is_of_engine(low, (places, taken), matrix)
+    rows_of = product_of(low, left, matrix, by_engine=by_engine)
+    assert rows_of.buffer is not None
+    low.channels_last.add(rows_of.buffer)
     shape = (batch, taken, rows, columns)
-    sums = values.restrided(low.value_of(buffer), shape, channels_last_strides(shape), ZERO)
+    sums = values.restrided(rows_of, shape, channels_last_strides(shape), ZERO)
     if bias is None:
         return sums
     return low.pointwise(lambda b, i: sums.load(b, i) + bias.load(b, [i[1]]), low.channels_last_buffer(low.fake))

@@ -1,7 +1,14 @@
-"""Small matrix products as loops: cheaper than a call of ATen's kernel, and fused with their neighbours.
+"""Products of matrices: small ones as loops, those of inference graphs by the engine, others as ATen calls.
 
-In: mm, bmm, addmm with at most SMALL multiply-adds.  Out: a folding Loop.  Larger products stay ATen calls.  If a loop
-reads their result, the loop adds the bias: ATen's kernel would first write it to every row of the result.
+In: mm, bmm, addmm.  Out, the first that fits:
+
+- with at most SMALL multiply-adds, a folding Loop: cheaper than a call, and fused with its neighbours;
+- of an inference graph on the CPU, in float32, with a right matrix whose columns are contiguous (the transposed weight of
+  a linear layer): the engine's kernel (`ir.plan.Product`);
+- ATen's operator.
+
+A loop adds the bias of a larger product if the engine computes it or a loop reads it: ATen's kernel would first write the
+bias to every row of the result.
 """
 
 from __future__ import annotations
@@ -12,12 +19,16 @@ from typing import Any
 import torch
 from torch import fx
 
+from pycompiler import _native, config
+from pycompiler.ir.loops import Extern, Ref
 from pycompiler.lowering.body import compute_dtype
 from pycompiler.lowering.elementwise import broadcast_load, lazy
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.reductions import finished
 from pycompiler.lowering.registry import LOWERINGS, lowering
 from pycompiler.lowering.values import Value, product, unsqueeze
+from pycompiler.symbolic.expr import ONE, Expr
+from pycompiler.symbolic.hints import likely
 
 aten = torch.ops.aten
 SMALL = 4096
@@ -39,6 +50,8 @@ def total(low: Lowering, x: Value, y: Value) -> Any:
 @lowering(aten.mm, aten.bmm)
 def mm(low: Lowering, x: Value, y: Value) -> Any:
     sums = total(low, x, y)
+    if sums is NotImplemented and low.op is aten.mm.default:
+        return by_engine(low, x, y)
     if sums is NotImplemented or sums.dtype == low.fake.dtype:
         return sums
     return finished(low, sums, low.fake, lambda v: v)
@@ -50,9 +63,13 @@ def addmm(low: Lowering, bias: Value, x: Value, y: Value, *, beta: float = 1, al
         return NotImplemented  # ATen omits the term, including its NaN and infinities
     sums = total(low, x, y)
     if sums is NotImplemented:
-        if alpha != 1 or beta != 1 or not loop_adds_bias(low, bias):
+        if alpha != 1 or beta != 1:
             return sums
-        sums = low.call(aten.mm.default, [low.placed(node).ref() for node in factors(low.node)], {}, low.fake)
+        sums = by_engine(low, x, y)
+        if sums is NotImplemented and not loop_adds_bias(low, bias):
+            return sums
+        if sums is NotImplemented:
+            sums = low.call(aten.mm.default, [low.placed(node).ref() for node in factors(low.node)], {}, low.fake)
     buffer = low.buffer_for(low.fake)
 
     def emit(body: Any, index: Any) -> Any:
@@ -61,6 +78,40 @@ def addmm(low: Lowering, bias: Value, x: Value, y: Value, *, beta: float = 1, al
         return (value if alpha == 1 else value * alpha) + (added if beta == 1 else added * beta)
 
     return low.pointwise(emit, buffer)
+
+
+FEW_ROWS = 6  # with fewer, the right matrix would be packed for little work
+FEW_COLUMNS = 16
+
+
+def by_engine(low: Lowering, x: Value, y: Value) -> Any:
+    """The product by the engine's kernel; NotImplemented where ATen's is as fast, or another dtype or device."""
+    if not low.gm.meta.get("inference") or {x.dtype, y.dtype} != {torch.float32} or y.buffer is None:
+        return NotImplemented
+    right = y.ref()
+    if not is_of_engine(low, (x.shape[0], y.shape[1]), right) or not all(
+        low.at_least(n, 1) for n in (*x.shape, *y.shape)
+    ):
+        return NotImplemented
+    return product_of(low, low.realised(x).ref(), right, by_engine=True)
+
+
+def is_of_engine(low: Lowering, shape: tuple[Expr, Expr], right: Ref) -> bool:
+    """Whether the engine's kernel is faster than ATen's for a product of float32 matrices of this shape."""
+    if low.fake.device.type != "cpu" or not config.engine_products or torch.get_float32_matmul_precision() != "highest":
+        return False
+    rows, columns = (likely(n) or 0 for n in shape)
+    if rows < FEW_ROWS or columns < FEW_COLUMNS or right.stride[0] != ONE:
+        return False
+    return _native.matrix_product_vectors(torch.get_num_threads()) > 0
+
+
+def product_of(low: Lowering, left: Ref, right: Ref, *, by_engine: bool) -> Value:
+    """The product of two matrices in memory, as rows one after the other."""
+    rows, columns = left.shape[0], right.shape[1]
+    buffer = low.fresh(low.fake.dtype, (rows, columns), (columns, ONE), low.fake.device)
+    low.add(Extern(aten.mm.default, (left, right), {}, (buffer,), origin=(low.node.name,), by_engine=by_engine))
+    return low.value_of(buffer)
 
 
 def factors(node: Any) -> list[fx.Node]:

@@ -34,6 +34,7 @@ from pycompiler.ir.plan import (
     Launch,
     Pack,
     Plan,
+    Product,
     SlotRef,
     Step,
     View,
@@ -255,6 +256,18 @@ class _Printer:
         tensors = ", ".join(map(self.name, step.slots))
         return f"run(lib.{step.symbol}, [{tensors}], [{', '.join(map(self.scalar, step.scalars))}])"
 
+    def product(self, step: Product) -> str:
+        (left, right, out), (rows, columns, depth) = map(self.name, step.slots), map(self.value, step.sizes)
+        a, b, c = (
+            f"({', '.join(map(self.value, pair))})"
+            for pair in (step.strides[:2], step.strides[2:4], (step.strides[4], 1))
+        )
+        first = (
+            f"torch.as_strided({left}, ({rows}, {depth}), {a}, {left}.storage_offset() + {self.value(step.offsets[0])})"
+        )
+        second = f"torch.as_strided({right}, ({depth}, {columns}), {b}, {right}.storage_offset() + {self.value(step.offsets[1])})"
+        return f"torch.as_strided({out}, ({rows}, {columns}), {c}).copy_({first} @ {second})  # the engine's kernel"
+
     def scalar(self, value: Any) -> str:
         """A scalar argument of a kernel; a float is passed as its bits."""
         if isinstance(value, Expr) and value.symbol in self.plan.floats:
@@ -343,6 +356,7 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
     Alloc: _Printer.alloc,
     View: _Printer.view,
     Kernel: _Printer.kernel,
+    Product: _Printer.product,
     Launch: _Printer.launch,
     Aten: _Printer.aten,
     Pack: _Printer.pack,

@@ -26,6 +26,7 @@ from pycompiler.ir.plan import (
     Launch,
     Pack,
     Plan,
+    Product,
     Size,
     SlotRef,
     Step,
@@ -36,6 +37,9 @@ from pycompiler.operators.propagate import is_ordinary
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
 from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import likely_product
+
+MUCH_WORK = 1 << 20  # assumed for a product of unknown sizes
 
 
 def make_plan(schedule: Schedule, library: BuiltLibrary | None, module: str = "") -> Plan:
@@ -156,7 +160,23 @@ class _PlanBuilder:
         loops = [s.loop for nest in group.nests for s in nest.stages if any(checks(op) for op in s.loop.body)]
         return tuple(dict.fromkeys(known[name] for loop in loops for name in loop.origin if name in known))
 
+    def product(self, node: Extern) -> list[int]:
+        """Append a product of matrices."""
+        left, right = node.args
+        (out,) = node.out
+        assert out is not None
+        slots = (self.slot(left.buffer), self.slot(right.buffer), self.slot(out.name))
+        sizes = (*left.shape, right.shape[1])
+        rows, depth, columns = map(_size, sizes)
+        strides = _sizes((*left.stride, *right.stride, out.stride[0]))
+        offsets = _sizes((left.offset, right.offset))
+        work = likely_product(sizes) or MUCH_WORK
+        self.steps.append(Product(slots, offsets, strides, (rows, columns, depth), work))  # type: ignore[arg-type]
+        return []
+
     def extern(self, node: Extern) -> list[int]:
+        if node.by_engine:
+            return self.product(node)
         temporary: list[int] = []
         args = self.argument(node.args, temporary)
         kwargs = {k: self.argument(v, temporary) for k, v in node.kwargs.items()}

@@ -34,6 +34,7 @@ from pycompiler.ir.plan import (
     Launch,
     Pack,
     Plan,
+    Product,
     Size,
     SlotRef,
     Step,
@@ -87,7 +88,7 @@ def mutates(step: Step) -> bool:
 
 def label(step: Step) -> str:
     """A short description of the step."""
-    if isinstance(step, Kernel | Launch | Pack):
+    if isinstance(step, Kernel | Product | Launch | Pack):
         return step.label
     return str(step.op) if isinstance(step, Aten) else type(step).__name__.lower()
 
@@ -160,6 +161,10 @@ class PythonPlan:
             error, text = KERNEL_ERRORS[code]
             raise error(text)
 
+    def _product(self, step: Product, slots: Slots, env: Env) -> None:
+        given = [t.clone() if _native.kind_of(t) else t for t in map(slots.__getitem__, step.slots)]
+        _native.matrix_product([t.data_ptr() for t in given], numbers(step.scalars, env), torch.get_num_threads())
+
     def _launch(self, step: Launch, slots: Slots, env: Env) -> None:
         grid = numbers(step.grid, env)
         if 0 not in grid:
@@ -208,6 +213,7 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     Alloc: PythonPlan._alloc,
     View: PythonPlan._view,
     Kernel: PythonPlan._kernel,
+    Product: PythonPlan._product,
     Launch: PythonPlan._launch,
     Aten: PythonPlan._aten,
     Pack: PythonPlan._pack,

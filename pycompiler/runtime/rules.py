@@ -9,7 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pycompiler.ir.plan import READS, Alloc, Aten, Compute, CountVersions, Free, Kernel, Launch, Pack, Plan, Step, View
+from pycompiler.ir.plan import (
+    READS,
+    Alloc,
+    Aten,
+    Compute,
+    CountVersions,
+    Free,
+    Kernel,
+    Launch,
+    Pack,
+    Plan,
+    Product,
+    Step,
+    View,
+)
 from pycompiler.symbolic.expr import Expr
 
 
@@ -72,6 +86,8 @@ def kernels_are_known(plan: Plan) -> Iterator[str]:
             sizes = step.scalars
             if plan.library is None:
                 yield f"step {k} calls {step.symbol}, but there is no library"
+        if isinstance(step, Product):
+            sizes = step.scalars
         if isinstance(step, Launch):
             sizes = (*step.grid, *step.arguments)
             if f"def {step.kernel}(" not in plan.module:

@@ -2,7 +2,7 @@
 
 In: steps in order.  Out: `storage` (buffer -> buffer whose memory it uses) and `frees` (per step). Invariant: two
 buffers share memory only if one's last use precedes the other's first by a whole step.  Only buffers used by kernels
-alone share memory: outputs, inputs and arguments of ATen calls are tensors of their own.
+and the engine share memory: outputs, inputs and arguments of ATen calls are tensors of their own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def plan_memory(schedule: Schedule, kept: set[str]) -> None:
     for k, step in enumerate(schedule.steps):
         for name in touched(step):
             last[name] = k
-            if isinstance(step, Extern):
+            if isinstance(step, Extern) and not step.by_engine:
                 shared_ok[name] = False
     storage = schedule.storage
     users: dict[str, int] = {}  # memory -> step of its last use

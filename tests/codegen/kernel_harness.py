@@ -23,6 +23,7 @@ from pycompiler.ir.plan import (
     Kernel,
     Pack,
     Plan,
+    Product,
     SlotRef,
     View,
 )
@@ -142,6 +143,8 @@ def run_plan(plan: Plan, inputs: Sequence[Any], threads: int = 2) -> list[Any]:
                 if code:
                     kind, text = KERNEL_ERRORS[code]
                     raise kind(text)
+            case Product():
+                _native.matrix_product([slots[s].data_ptr() for s in step.slots], list(step.scalars), threads)
             case Aten():
                 result = step.op(*real(step.args), **{k: real(v) for k, v in step.kwargs.items()})
                 results = result if isinstance(result, list | tuple) else (result,)

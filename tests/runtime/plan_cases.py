@@ -20,6 +20,7 @@ from pycompiler.ir.plan import (
     Kernel,
     Pack,
     Plan,
+    Product,
     SlotRef,
     Step,
     View,
@@ -395,6 +396,16 @@ CASES: dict[str, Case] = {
     ),
     "mutation": Case(1, 2, [f32(1, 4), Kernel("add_one", (0, 1), (4,)), CopyInto(0, 1)], [0, 1], lambda: [some(4)]),
     "stored in place": Case(1, 1, [CountVersions((0,)), Kernel("add_one", (0, 0), (4,))], [0], lambda: [some(4)]),
+    "product": Case(  # of whole numbers: exact in any order
+        2,
+        3,
+        [
+            Alloc(2, (7, 9), (9, 1), torch.float32, CPU),
+            Product((0, 1, 2), (3, 2), (10, 1, 1, 10, 9), (7, 9, 5)),
+        ],
+        [2],
+        lambda: [some(80).mul(8).round(), some(100).mul(8).round()],
+    ),
     "packed": Case(  # any operator can stand for the one that packs
         1,
         3,

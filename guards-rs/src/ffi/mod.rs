@@ -36,6 +36,7 @@ pub mod frame;
 pub mod mro;
 pub mod object;
 pub mod plan_call;
+pub mod product;
 pub mod profiling;
 mod python;
 pub mod stack;

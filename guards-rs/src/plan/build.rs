@@ -17,7 +17,7 @@ use super::real::Real;
 use super::shared::Exclusive;
 use super::size::{Dims, Size, Symbols, FLOAT, NUMBER};
 use super::{Cast, Constant, Output, Plan, Step};
-use crate::ffi::aten::{self as torch, code_of, extent, Device, Library, Object, StorageCast};
+use crate::ffi::aten::{self as torch, code_of, extent, Device, KernelFn, Library, Object, StorageCast};
 
 const NEVER: usize = usize::MAX;
 /// Far more slots than a graph has.  Tables indexed by slot are allocated without a check for available memory.
@@ -201,6 +201,7 @@ impl<'py> Builder<'py> {
             "Alloc" => Ok((self.alloc(step)?, step.getattr("label")?.extract()?)),
             "View" => Ok((self.view(step)?, format!("view of slot {}", self.slot(step, "base")?))),
             "Kernel" => Ok((self.kernel(step)?, step.getattr("label")?.extract()?)),
+            "Product" => Ok((self.product(step)?, step.getattr("label")?.extract()?)),
             "Launch" => {
                 let launch = Launch::build(&self.plan, &self.reader, step)?;
                 for slot in &launch.slots {
@@ -292,6 +293,13 @@ impl<'py> Builder<'py> {
         let kernel = self.library.as_ref().ok_or_else(lacks)?.kernel(&symbol)?;
         let scalars = self.reader.symbols.dims(&step.getattr("scalars")?)?;
         let slots = self.slots(&step.getattr("slots")?)?.into();
+        Ok(Step::Kernel { kernel, slots, scalars, work: step.getattr("work")?.extract()? })
+    }
+
+    fn product(&self, step: &Bound<'py, PyAny>) -> PyResult<Step> {
+        let scalars = self.reader.symbols.dims(&step.getattr("scalars")?)?;
+        let slots = self.slots(&step.getattr("slots")?)?.into();
+        let kernel = KernelFn::matrix_product();
         Ok(Step::Kernel { kernel, slots, scalars, work: step.getattr("work")?.extract()? })
     }
 }

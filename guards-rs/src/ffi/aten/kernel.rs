@@ -38,6 +38,11 @@ impl Library {
 }
 
 impl KernelFn {
+    /// The engine's own kernel for products of matrices.
+    pub fn matrix_product() -> KernelFn {
+        KernelFn(crate::ffi::product::matrix_product)
+    }
+
     pub fn call(self, ptrs: &[usize], scalars: &[i64], threads: i32) -> i64 {
         // SAFETY: the plan passes one pointer for each slot and one integer for each scalar, as the kernel was
         // generated for.
