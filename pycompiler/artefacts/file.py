@@ -7,7 +7,9 @@ of Python, kernels to a CPU, guards and dispatch keys to one torch.  The header 
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import csv
 import functools
 import hashlib
 import importlib.util
@@ -18,7 +20,7 @@ import platform
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +41,45 @@ _HEAD = len(MAGIC) + 32 + _LENGTH.size
 # facts that must be equal ---------------------------------------------------------------------------------------
 @functools.cache
 def own_sources() -> str:
-    """A digest of this package's sources: the version alone does not change with each edit."""
+    """A digest of this package's sources: the version alone does not change with each edit.
+
+    An installed wheel has the digest of each file in its RECORD
+    (https://packaging.python.org/en/latest/specifications/recording-installed-packages).  They are used unless a
+    source was changed after the installation: reading 500 files takes longer than the rest of a load.
+    """
     root = Path(pycompiler.__file__).parent
-    h = hashlib.sha256()
-    for folder, folders, files in os.walk(root):
-        folders.sort()
-        for name in sorted(files):
-            if name.endswith((".py", ".h")):
-                h.update(name.encode())
-                with open(os.path.join(folder, name), "rb") as f:
-                    h.update(f.read())
-    return h.hexdigest()
+    times = dict(sorted(_sources(str(root), root.name)))
+    known = recorded(root.parent, times) or {name: _digest(root.parent / name) for name in times}
+    return hashlib.sha256("".join(f"{name} {known[name]}\n" for name in times).encode()).hexdigest()
+
+
+def _sources(folder: str, name: str) -> Iterator[tuple[str, int]]:
+    """The sources below a folder that is called `name`: path, time of the last change in nanoseconds."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".py", ".h")):
+                yield f"{name}/{entry.name}", entry.stat().st_mtime_ns
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _sources(entry.path, f"{name}/{entry.name}")
+
+
+def _digest(path: Path) -> str:
+    """The SHA-256 of a file, as a RECORD has it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
+
+
+def recorded(folder: Path, times: Mapping[str, int]) -> dict[str, str] | None:
+    """The digests of files in the RECORD of the wheel that was installed in `folder`; `times`: of their last changes.
+
+    None if there is no RECORD, or if it lacks a file or is older than one.
+    """
+    found = list(folder.glob(f"torch_pycompiler-{pycompiler.__version__}.dist-info/RECORD"))
+    if len(found) != 1:
+        return None
+    written = found[0].stat().st_mtime_ns
+    rows = csv.reader(found[0].read_text(encoding="utf-8").splitlines())
+    known = {row[0]: row[1].removeprefix("sha256=") for row in rows if len(row) > 1 and row[1].startswith("sha256=")}
+    return known if all(name in known and time <= written for name, time in times.items()) else None
 
 
 FACTS: dict[str, Callable[[], Any]] = {
