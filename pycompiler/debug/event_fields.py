@@ -166,7 +166,9 @@ OPTIONAL: dict[str, dict[str, Check]] = {
         "parameters": many(TEXT),
         "inlined": many(optional_fields({"parameters": many(TEXT)})),
     },
+    "graph": {"nodes": many(optional_fields({"inputs": many(INTEGER)}))},
     "recompile": {"differences": DIFFERENCES},
+    "steps": {"inner": many(many(NUMBER)), "device": optional(many(row(TEXT, NUMBER, NUMBER, INTEGER)))},
 }
 # Fields of an event that belongs to a compile, in traces since 0.2.
 NAMES = {"id": optional(TEXT), "title": optional(TEXT)}

@@ -84,12 +84,12 @@ class Times:
     total: list[float] = field(default_factory=list)
     rest: float = 0.0
 
-    def add(self, each: Sequence[float]) -> None:
-        steps, rest = describe.step_times(self.plan, each, self.parts)
+    def add(self, steps: Sequence[float], rest: float) -> None:
+        """Nanoseconds of each step of the schedule in a call, and of the rest."""
         self.calls += 1
         self.rest += rest
-        self.least = [min(p) for p in zip(self.least, steps, strict=False)] or steps
-        self.total = [sum(p) for p in zip(self.total, steps, strict=False)] or steps
+        self.least = [min(p) for p in zip(self.least, steps, strict=False)] or list(steps)
+        self.total = [sum(p) for p in zip(self.total, steps, strict=False)] or list(steps)
 
 
 class _EventState(threading.local):
@@ -133,6 +133,7 @@ class Recorder(phases.Observer):
 
     def __exit__(self, *exc: object) -> None:
         self.open.close()
+        self.steps.device.cancel()
         phases.observers.remove(self)
         self.tell_calls()
 
@@ -253,10 +254,12 @@ class Recorder(phases.Observer):
 
     def plan_ran(self, at: float, plan: Plan, each: Sequence[float]) -> None:
         found = self.times.get(id(plan))
-        kind = self.kinds.get(found.graph) if found is not None else None
-        self.steps.plan(at, found.graph if found is not None else -1, kind == "backward", sum(each))
-        if found is not None:
-            found.add(each)
+        if found is None:
+            self.steps.plan(at, -1, False, sum(each))
+        else:
+            steps, rest = describe.step_times(plan, each, found.parts)
+            self.steps.plan(at, found.graph, self.kinds.get(found.graph) == "backward", sum(each), steps)
+            found.add(steps, rest)
             # at powers of two, since the program may be killed before its end
             if found.calls & (found.calls - 1) == 0:
                 self.tell_times(found)
