@@ -24,6 +24,7 @@ Row = list[Any]  # name, start, nanoseconds, stream
 MEASURED = 3  # steps of a root that are measured before one is recorded
 ROWS = 5_000  # most rows of a step
 LONGEST = 200  # most characters of a name
+PROFILER_STEP = "ProfilerStep"  # `torch.profiler.profile` counts its steps under this name from its start to its stop
 STARTS = ("_prepare_profiler", "_enable_profiler")  # functions with which `torch.autograd.profiler` starts
 
 
@@ -69,9 +70,12 @@ def busy(rows: Sequence[Sequence[Any]], whole: float) -> float:
 
 
 def profiler_is_active() -> bool:
-    return bool(
-        torch._C._autograd._profiler_enabled() or getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
-    )
+    """Whether a profiler is on in this thread, or the program has one that waits for its schedule."""
+    profiler = torch.autograd.profiler
+    if torch._C._autograd._profiler_enabled() or getattr(profiler, "_is_profiler_enabled", False):
+        return True
+    tracker = getattr(profiler, "KinetoStepTracker", None)
+    return PROFILER_STEP in getattr(tracker, "_step_dict", ())
 
 
 def device_can_be_recorded() -> bool:
@@ -97,17 +101,14 @@ class DeviceRecorder:
             if not device_can_be_recorded():
                 return False
             torch.cuda.synchronize()
-            self.start()
+            self.start({torch._C._profiler.ProfilerActivity.CUDA})
         except Exception as error:
             self.fail(error)
             return False
         return True
 
-    def start(self) -> None:
-        from torch.autograd.profiler import profile  # imported only for a recorded step
-
-        settings = profile(use_cpu=False, use_device="cuda").config(create_trace_id=True)  # type: ignore[no-untyped-call]
-        activities = {torch._C._profiler.ProfilerActivity.CUDA}
+    def start(self, activities: set[Any]) -> None:
+        settings = torch.autograd.profiler.profile().config(create_trace_id=True)  # type: ignore[no-untyped-call]
         torch._C._autograd._prepare_profiler(settings, activities)
         torch._C._autograd._enable_profiler(settings, activities)
         self.offset = time.time_ns() - time.perf_counter_ns()

@@ -26,6 +26,7 @@ from pycompiler._native import CompiledFunction
 from pycompiler.debug import describe
 from pycompiler.debug.call_watchers import notify, watching
 from pycompiler.debug.describe import Data
+from pycompiler.debug.device_times import DeviceRecorder
 from pycompiler.debug.entry_memory import memory_of_entry
 from pycompiler.debug.step_times import Root, StepTimes
 from pycompiler.ir import compile_names, phases
@@ -103,11 +104,11 @@ class _EventState(threading.local):
 
 
 class Recorder(phases.Observer):
-    """See the module."""
+    """See the module.  device: with `costs`, the GPU's work in one step of each root is recorded."""
 
     wanted = phases.COSTLY
 
-    def __init__(self, take: Callable[[Data], None], *, costs: bool = False) -> None:
+    def __init__(self, take: Callable[[Data], None], *, costs: bool = False, device: bool = True) -> None:
         self.take = take
         self.costs = costs
         self.state = _EventState()
@@ -117,7 +118,7 @@ class Recorder(phases.Observer):
         self.measured: dict[int, tuple[int, Any]] = {}
         self.costs_of: dict[int, float] = {}  # id of an entry's guards → least nanoseconds of a check
         self.called: set[int] = set()  # frames that resume, or that a graph break calls: not roots
-        self.steps = StepTimes()
+        self.steps = StepTimes(DeviceRecorder() if costs and device else None)
         self.known: set[int] = set()  # models
         self.times: dict[int, Times] = {}  # by id of a plan
         self.kinds: dict[int, str] = {}  # of graphs
@@ -133,7 +134,7 @@ class Recorder(phases.Observer):
 
     def __exit__(self, *exc: object) -> None:
         self.open.close()
-        self.steps.device.cancel()
+        self.steps.stop()
         phases.observers.remove(self)
         self.tell_calls()
 

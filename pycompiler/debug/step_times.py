@@ -46,9 +46,11 @@ class Step:
     compiled: bool = False
     clock: StepClock | None = None
     around: list[int] = field(default_factory=list)  # positions of stretches before backward graphs
+    total: float = 0.0  # nanoseconds of all parts
 
     def add(self, part: str, number: int, nanoseconds: float, inner: Sequence[float] = ()) -> None:
         self.parts.append(TimedPart(part, number, nanoseconds, inner))
+        self.total += nanoseconds
 
     def add_around(self, nanoseconds: float) -> None:
         """Autograd before a backward graph: a part of the stretch that the next call ends."""
@@ -65,7 +67,7 @@ class Step:
     def reported(self, at: float) -> None:
         """A report has ended."""
         if self.clock is not None:
-            self.clock.add(at, sum(part.nanoseconds for part in self.parts))
+            self.clock.add(at, self.total)
 
 
 @dataclass
@@ -141,10 +143,10 @@ class _ThreadSteps:
 class StepTimes:
     """See the module.  Times are `time.perf_counter()`, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: DeviceRecorder | None = None) -> None:
         self.threads = threading.local()
         self.states: list[_ThreadSteps] = []  # of all threads
-        self.device = DeviceRecorder()
+        self.device = device
         self.roots: dict[int, Root] = {}
         self.overhead = 0.0  # seconds of a report outside of `begin` and `end`
         self.begun = 0.0  # the begin of the last report, of any thread
@@ -226,12 +228,12 @@ class StepTimes:
             self.kept[key] = function
         before, root.calls = root.steps, root.calls + 1
         if (step := state.open.pop(key, None)) is not None:
-            if step.clock is None:
+            if step.clock is None or self.device is None:
                 root.end(step)
             else:
                 root.end_recorded(step, self.device.end(step.clock))
         state.open[key] = made = Step()
-        if root.device is None and root.steps >= MEASURED and self.device.begin():
+        if self.device and root.device is None and root.steps >= MEASURED and self.device.begin():
             made.clock = StepClock()
         return root if root.steps > before and root.steps & (root.steps - 1) == 0 else None
 
@@ -247,6 +249,10 @@ class StepTimes:
                 step.add("dispatch", graph, rest)
         if state is not self.state:
             self.over(state, time.perf_counter())
+
+    def stop(self) -> None:
+        if self.device is not None:
+            self.device.cancel()
 
     def totals(self) -> list[dict[str, Any]]:
         return [root.totals() for root in list(self.roots.values()) if root.steps]

@@ -113,6 +113,19 @@ def test_a_step_is_recorded(fake: FakeProfiler) -> None:
     recorder.cancel()
 
 
+def test_the_profilers_clock_is_that_of_the_step() -> None:
+    """The real profiler, with operators of the CPU."""
+    recorder = DeviceRecorder()
+    recorder.start({torch._C._profiler.ProfilerActivity.CPU})
+    begin = time.perf_counter_ns()
+    torch.ones(3).sin()
+    end = time.perf_counter_ns()
+    (found,) = [event for event in recorder.stop().events() if event.name() == "aten::sin"]
+    slack = 1_000_000  # ns, for a clock that is being set
+    assert begin - slack <= found.start_ns() - recorder.offset <= end + slack
+    assert not device_times.profiler_is_active()
+
+
 def test_no_step_is_recorded_without_cuda_or_beside_a_profiler(
     fake: FakeProfiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +141,15 @@ def test_no_step_is_recorded_without_cuda_or_beside_a_profiler(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert not recorder.begin()
     assert fake.calls == []
+
+
+def test_a_profiler_that_waits_for_its_schedule_is_active() -> None:
+    """It may have prepared its trace, which a second profiler would discard."""
+    assert not device_times.profiler_is_active()
+    schedule = torch.profiler.schedule(wait=9, warmup=1, active=1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], schedule=schedule):
+        assert device_times.profiler_is_active()
+    assert not device_times.profiler_is_active()
 
 
 def test_the_programs_profiler_ends_the_recording_first(fake: FakeProfiler) -> None:
@@ -177,6 +199,19 @@ def test_the_report_has_the_devices_lanes(fake: FakeProfiler) -> None:
     assert [lane["name"] for lane in line["lanes"]][-2:] == ["device, stream 7", "device, stream 9"]
     assert line["busy"].endswith("%")
     assert all(0 <= bar["x"] <= line["whole"] for lane in line["lanes"] for bar in lane["bars"])
+
+
+def test_the_line_at_exit_records_no_device(fake: FakeProfiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pycompiler.debug.exit_summary import ExitSummary
+
+    compiled, summary = pycompiler.compile(lambda x: x.cos() * 2), ExitSummary()
+    monkeypatch.setattr(summary, "register", lambda: None)
+    with pycompiler.config.patch(summary_at_exit=True):
+        summary.changed()
+        for _ in range(MEASURED + 3):
+            compiled(torch.ones(4))
+    summary.changed()
+    assert fake.calls == []
 
 
 def test_a_recording_ends_with_the_recorder(fake: FakeProfiler) -> None:

@@ -26,7 +26,7 @@ from tests.debug import browser
 from tests.debug.structure import Structure, checked, whole
 
 in_browser = pytest.mark.usefixtures("chromium")
-CONTROLS = {"link", "DisclosureTriangle", "button"}
+CONTROLS = {"link", "DisclosureTriangle", "button", "searchbox", "combobox", "application"}
 # The contrast of each element with text, by WCAG, against the nearest background.
 CONTRASTS = """(() => {
   const parts = text => text.match(/[0-9.]+/g).map(Number);
@@ -190,9 +190,11 @@ def test_the_page_itself_does_not_scroll_sideways(width: int, opened: browser.Pa
 
 @in_browser
 def test_what_is_heard_has_names(opened: browser.Page) -> None:
+    opened.run("timeline()")  # it is drawn
     heard = opened.heard()
     roles = {role for role, _, _ in heard}
     assert {"main", "banner", "navigation", "region", "heading", "link", "table", "columnheader", "list"} <= roles
+    assert {"search", "searchbox", "combobox", "application"} <= roles
     named = CONTROLS | {"heading", "region", "navigation", "RootWebArea"}
     assert [row for row in heard if row[0] in named and not row[1].strip()] == []
     levels = [told["level"] for role, _, told in heard if role == "heading"]

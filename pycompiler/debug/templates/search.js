@@ -1,6 +1,7 @@
 // The search box: source lines, causes, guards, kernels, nodes, recompiles, frames and graphs, from the page's data.
 // A result is a link; it opens the folded part of its thing.
 const SHOWN = 10, MORE = 200;  // results of a kind at once; after "more"
+const RECOMPILES = 500;  // as in `page.py`: the page has no rows of later ones
 const FOUND = ["lines", "causes", "guards", "kernels", "nodes", "recompiles", "frames", "graphs"];
 
 const searched = once(() => data().then(all => {
@@ -22,7 +23,7 @@ const searched = once(() => data().then(all => {
     graph.steps.forEach((step, i) => add("kernels", `s${g}-${i}`, step.name, `${graphName(graph)}: ${step.operators.join(", ")}`));
     graph.nodes.forEach((node, i) => add("nodes", `n${g}-${i}`, node.name, `${node.operator} ${base(node.place)}`));
   });
-  all.recompiles.forEach((row, k) => add("recompiles", `R${k}`, row.function, row.reasons.join(" ")));
+  all.recompiles.slice(0, RECOMPILES).forEach((row, k) => add("recompiles", `R${k}`, row.function, row.reasons.join(" ")));
   return rows;
 }));
 function found(rows, wanted, kind) {
