@@ -7,8 +7,10 @@ Example: `a step of train takes 4.3 ms: graphs 41 %, eager code 30 %, dispatch 9
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pycompiler.debug.describe import Data
 from pycompiler.debug.device_times import busy
@@ -82,12 +84,14 @@ class Timeline:
         self.frames = {f["number"]: (k, f) for k, f in enumerate(document.frames) if f["run"] == self.run}
         self.graphs = {g["number"]: (k, g) for k, g in enumerate(document.graphs) if g["run"] == self.run}
         self.lanes: dict[str, list[Bar]] = {lane: [] for lane in LANES.values()}
+        self.launched: list[tuple[str, str]] = []  # name and key of each kernel, in order
         self.breaks: list[Data] = []
         self.at = 0.0
         self.broke: Data | None = None  # the break of the frame that has run last
         self.line = ""  # the line of the last break
+        self.last: list[Any] = steps["last"]
         inner = iter(steps.get("inner") or ())
-        for part, number, ns in steps["last"]:
+        for part, number, ns in self.last:
             if part == "graph":
                 self.graph(number, ns, next(inner, []))
             elif part in NAMES:
@@ -123,6 +127,8 @@ class Timeline:
     def graph(self, number: int, ns: float, inner: Sequence[float]) -> None:
         """The bars of the graph's kernels and ATen calls; the rest (allocations, views) is behind them."""
         position, graph = self.graphs.get(number, (-1, None))
+        names = enumerate(step["name"].removeprefix("kernel ") for step in graph["steps"]) if graph else ()
+        self.launched += [(kernel, f"s{position}-{k}") for k, kernel in names]
         if graph is None or len(inner) != len(graph["steps"]):
             lane = LANES.get(graph["kind"], "forward") if graph else "forward"
             whose = f"G{graph['run']}-{graph['number']}" if graph else ""
@@ -139,12 +145,35 @@ class Timeline:
     def data(self) -> Data:
         lanes = [{"name": lane, "bars": [bar.row() for bar in bars]} for lane, bars in self.lanes.items() if bars]
         by_stream: dict[int, list[Data]] = {}
-        for label, start, ns, stream in self.device:
-            by_stream.setdefault(stream, []).append(Bar("device", start, ns, label, f"stream {stream}", "").row())
+        # Kernels of an unknown graph may have the names of another one's.
+        unknown = any(row[0] == "graph" and row[1] not in self.graphs for row in self.last)
+        keys = launched_keys([row[0] for row in self.device], [] if unknown else self.launched)
+        for (label, start, ns, stream), key in zip(self.device, keys, strict=True):
+            by_stream.setdefault(stream, []).append(Bar("device", start, ns, label, f"stream {stream}", key).row())
         lanes += [{"name": f"device, stream {stream}", "bars": rows} for stream, rows in sorted(by_stream.items())]
         whole = max([self.at, *(start + ns for _, start, ns, _ in self.device)])
         share = f"{busy(self.device, whole):.0%}" if self.device else ""
         return {"whole": round(whole), "lanes": lanes, "breaks": self.breaks, "busy": share}
+
+
+def launched_keys(names: Sequence[str], launched: Sequence[tuple[str, str]]) -> list[str]:
+    """The key of the kernel that each row of the device runs, or "".
+
+    Graphs have kernels of equal names, but the device runs them in the order of their launches.  A row is named
+    `<kernel>_nest<i>`, since a kernel may be several launches.
+    """
+    positions: dict[str, list[int]] = {}
+    for position, (kernel, _) in enumerate(launched):
+        positions.setdefault(kernel, []).append(position)
+    found, at = [], 0
+    for row in names:
+        kernel, nest, _ = row.partition("_nest")
+        known = positions.get(kernel, []) if nest else []
+        later = bisect.bisect_left(known, at)
+        if later < len(known):
+            at = known[later]
+        found.append(launched[at][1] if later < len(known) else "")
+    return found
 
 
 def timeline_of(document: DocumentQueries) -> Data | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pycompiler.debug.document import Document
-from pycompiler.debug.step_shares import shares_of, spent, timeline_of
+from pycompiler.debug.step_shares import launched_keys, shares_of, spent, timeline_of
 from pycompiler.debug.step_times import StepTimes
 
 
@@ -205,3 +205,27 @@ def test_the_device_has_a_lane_for_each_stream() -> None:
     assert found["device, stream 7"] == [("device", 20, 48, "k", ""), ("device", 230, 90, "late", "")]
     assert found["device, stream 13"] == [("device", 30, 10, "c", "")]
     assert (line["whole"], line["busy"]) == (320, "43%")  # 48 and 90
+
+
+def test_rows_of_the_device_belong_to_kernels_in_the_order_of_launches() -> None:
+    """Two graphs have a kernel of the same name; one kernel is two launches; a library's kernel belongs to none."""
+    launched = [("graph_0", "s0-0"), ("ATen mm", "s0-1"), ("graph_2", "s0-2"), ("graph_0", "s1-0")]
+    names = [
+        "graph_0_nest0",
+        "graph_0_nest1",
+        "sm90_gemm",
+        "graph_2_nest0_finish0",
+        "graph_0_nest0",
+        "graph_2_nest0",
+        "graph_0",
+    ]
+    assert launched_keys(names, launched) == ["s0-0", "s0-0", "", "s0-2", "s1-0", "", ""]
+    line = timeline_of(
+        document(inner=[[60, 30], [60]], device=[["a_nest0", 20.0, 48.0, 7], ["b_nest0", 170.0, 20.0, 7]])
+    )
+    assert line is not None
+    assert [bar[4] for bar in bars(line)["device, stream 7"]] == ["s0-0", "s1-0"]
+    last = [["graph", 0, 100.0], ["graph", -1, 50.0]]
+    line = timeline_of(document(last=last, device=[["a_nest0", 20.0, 48.0, 7]]))
+    assert line is not None
+    assert [bar[4] for bar in bars(line)["device, stream 7"]] == [""]  # a graph of another recorder
