@@ -14,8 +14,15 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SIZE = "1040,765"
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={SIZE}")
+SIZE = "1040,1010"
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--virtual-time-budget=2000",
+    f"--window-size={SIZE}",
+)
 SCHEMES = {"report.png": 1, "report-dark.png": 0}  # the browser's numbers of light and dark
 
 

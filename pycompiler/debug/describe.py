@@ -165,12 +165,16 @@ def graph(made: Mapping[str, Any], unfused: Sequence[tuple[str, ...]]) -> Data:
 
 
 def nodes(gm: fx.GraphModule) -> list[Data]:
-    found = []
+    """`inputs`: positions in this list of the nodes that a node reads."""
+    found: list[Data] = []
+    at: dict[fx.Node, int] = {}
     for node in gm.graph.nodes:
         if node.op == "call_function":
             user = node.meta.get("user") or ()
             found.append({"name": node.name, "operator": str(node.target), "of": node.meta.get("source", ""),
-                          "place": own_place(user) if user else ""})  # fmt: skip
+                          "place": own_place(user) if user else "",
+                          "inputs": [at[n] for n in node.all_input_nodes if n in at]})  # fmt: skip
+            at[node] = len(at)
     return found
 
 

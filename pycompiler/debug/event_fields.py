@@ -8,6 +8,7 @@ A trace may come from a stranger's bug report, so the page must only contain che
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -111,7 +112,15 @@ def named(value: Any) -> str:
     return "null" if value is None else kinds.get(type(value), type(value).__name__)
 
 
-TEXT, INTEGER, NUMBER = plain("a text", str), plain("an integer", int), plain("a number", int, float)
+def finite(value: Any, at: str) -> str | None:
+    """A number of JSON: Python also reads NaN and Infinity, which no script does."""
+    wrong = plain("a number", int, float)(value, at)
+    if wrong is None and isinstance(value, float) and not math.isfinite(value):
+        return f"{at} is {value}, expected a finite number"
+    return wrong
+
+
+TEXT, INTEGER, NUMBER = plain("a text", str), plain("an integer", int), finite
 STACK = many(record({"file": TEXT, "line": optional(INTEGER), "function": TEXT, "text": optional(TEXT)}))
 FUNCTION = {"function": TEXT, "file": TEXT, "line": INTEGER}
 LINED = {**FUNCTION, "source": many(row(INTEGER, TEXT))}
@@ -166,7 +175,9 @@ OPTIONAL: dict[str, dict[str, Check]] = {
         "parameters": many(TEXT),
         "inlined": many(optional_fields({"parameters": many(TEXT)})),
     },
+    "graph": {"nodes": many(optional_fields({"inputs": many(INTEGER)}))},
     "recompile": {"differences": DIFFERENCES},
+    "steps": {"inner": many(many(NUMBER)), "device": optional(many(row(TEXT, NUMBER, NUMBER, INTEGER)))},
 }
 # Fields of an event that belongs to a compile, in traces since 0.2.
 NAMES = {"id": optional(TEXT), "title": optional(TEXT)}

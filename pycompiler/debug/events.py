@@ -26,6 +26,7 @@ from pycompiler._native import CompiledFunction
 from pycompiler.debug import describe
 from pycompiler.debug.call_watchers import notify, watching
 from pycompiler.debug.describe import Data
+from pycompiler.debug.device_times import DeviceRecorder
 from pycompiler.debug.entry_memory import memory_of_entry
 from pycompiler.debug.step_times import Root, StepTimes
 from pycompiler.ir import compile_names, phases
@@ -84,12 +85,12 @@ class Times:
     total: list[float] = field(default_factory=list)
     rest: float = 0.0
 
-    def add(self, each: Sequence[float]) -> None:
-        steps, rest = describe.step_times(self.plan, each, self.parts)
+    def add(self, steps: Sequence[float], rest: float) -> None:
+        """Nanoseconds of each step of the schedule in a call, and of the rest."""
         self.calls += 1
         self.rest += rest
-        self.least = [min(p) for p in zip(self.least, steps, strict=False)] or steps
-        self.total = [sum(p) for p in zip(self.total, steps, strict=False)] or steps
+        self.least = [min(p) for p in zip(self.least, steps, strict=False)] or list(steps)
+        self.total = [sum(p) for p in zip(self.total, steps, strict=False)] or list(steps)
 
 
 class _EventState(threading.local):
@@ -103,11 +104,11 @@ class _EventState(threading.local):
 
 
 class Recorder(phases.Observer):
-    """See the module."""
+    """See the module.  device: with `costs`, the GPU's work in one step of each root is recorded."""
 
     wanted = phases.COSTLY
 
-    def __init__(self, take: Callable[[Data], None], *, costs: bool = False) -> None:
+    def __init__(self, take: Callable[[Data], None], *, costs: bool = False, device: bool = True) -> None:
         self.take = take
         self.costs = costs
         self.state = _EventState()
@@ -117,7 +118,7 @@ class Recorder(phases.Observer):
         self.measured: dict[int, tuple[int, Any]] = {}
         self.costs_of: dict[int, float] = {}  # id of an entry's guards → least nanoseconds of a check
         self.called: set[int] = set()  # frames that resume, or that a graph break calls: not roots
-        self.steps = StepTimes()
+        self.steps = StepTimes(DeviceRecorder() if costs and device else None)
         self.known: set[int] = set()  # models
         self.times: dict[int, Times] = {}  # by id of a plan
         self.kinds: dict[int, str] = {}  # of graphs
@@ -133,6 +134,7 @@ class Recorder(phases.Observer):
 
     def __exit__(self, *exc: object) -> None:
         self.open.close()
+        self.steps.stop()
         phases.observers.remove(self)
         self.tell_calls()
 
@@ -253,10 +255,12 @@ class Recorder(phases.Observer):
 
     def plan_ran(self, at: float, plan: Plan, each: Sequence[float]) -> None:
         found = self.times.get(id(plan))
-        kind = self.kinds.get(found.graph) if found is not None else None
-        self.steps.plan(at, found.graph if found is not None else -1, kind == "backward", sum(each))
-        if found is not None:
-            found.add(each)
+        if found is None:
+            self.steps.plan(at, -1, False, sum(each))
+        else:
+            steps, rest = describe.step_times(plan, each, found.parts)
+            self.steps.plan(at, found.graph, self.kinds.get(found.graph) == "backward", sum(each), steps)
+            found.add(steps, rest)
             # at powers of two, since the program may be killed before its end
             if found.calls & (found.calls - 1) == 0:
                 self.tell_times(found)

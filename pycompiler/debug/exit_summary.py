@@ -35,7 +35,7 @@ class ExitSummary:
         from pycompiler.debug.events import Recorder  # imported only to observe
 
         if config.summary_at_exit and self.recorder is None:
-            recorder = self.recorder = Recorder(self.take, costs=True)
+            recorder = self.recorder = Recorder(self.take, costs=True, device=False)
             recorder.__enter__()
             self.register()
         elif not config.summary_at_exit and isinstance(self.recorder, Recorder):

@@ -11,6 +11,7 @@ import base64
 import functools
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import jinja2
 from pycompiler.debug import number_format
 from pycompiler.debug.describe import Data
 from pycompiler.debug.document import Document
+from pycompiler.debug.step_shares import timeline_of
 
 OPEN, PART = 40, 500  # rows that are visible at once; rows of each further part (`templates/page.js`)
 FOLDER = Path(__file__).parent / "templates"
@@ -29,8 +31,17 @@ def text_of(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
+SCRIPTS = ("page.js", "links.js", "search.js", "view.js", "timeline.js", "drawing.js")
+
+
+@functools.cache
+def script() -> str:
+    """The page's one script, from its files."""
+    return "\n".join(map(text_of, SCRIPTS))
+
+
 def policy() -> str:
-    digest = base64.b64encode(hashlib.sha256(text_of("page.js").encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
@@ -64,12 +75,26 @@ class PageParts:
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        self.timeline = timeline_of(document)
         self.kept: list[str] = []
+        self.keys = {id(g): f"g{k}-{i}" for k, f in enumerate(document.frames) for i, g in enumerate(f["guards"])}
+        self.positions = {id(graph): k for k, graph in enumerate(document.graphs)}
+
+    def key(self, guards: Sequence[Data]) -> str:
+        """The keys of guards in the page (`templates/links.js`)."""
+        return " ".join(self.keys[id(guard)] for guard in guards)
+
+    def step_key(self, graph: Data, position: int) -> str:
+        return f"s{self.positions[id(graph)]}-{position}"
+
+    def line_key(self, where: str) -> str:
+        return self.document.id_of(where) or ""
 
     def keep(self, content: str) -> int:
         self.kept.append(str(content))
         return len(self.kept) - 1
 
     def render(self, template: str, **values: Any) -> str:
-        given = {"document": self.document, "keep": self.keep, "open": OPEN, **values}
+        given = {"document": self.document, "keep": self.keep, "open": OPEN, "key": self.key, "step_key": self.step_key,
+                 "line_key": self.line_key, **values}  # fmt: skip
         return environment().get_template(template).render(given)

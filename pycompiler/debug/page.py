@@ -17,10 +17,10 @@ from pycompiler.debug.causes import summary
 from pycompiler.debug.describe import Data, is_library
 from pycompiler.debug.document import Document
 from pycompiler.debug.guard_groups import groups_of, of_whole
-from pycompiler.debug.html_parts import PageParts, policy, text_of
+from pycompiler.debug.html_parts import PageParts, policy, script, text_of
 from pycompiler.debug.number_format import begins, counted, nanoseconds, size, title
 from pycompiler.debug.page_data import encode, packed
-from pycompiler.debug.step_shares import shares_of, timeline_of
+from pycompiler.debug.step_shares import shares_of
 
 COSTLY = 5  # groups of guards, and steps, that are printed at the top
 
@@ -36,13 +36,14 @@ def page(document: Document) -> str:
         "page.html",
         title=f"Compile report: {program}",
         style=text_of("page.css"),
-        script=text_of("page.js"),
+        script=script(),
         policy=policy(),
         made=" · ".join(about),
         facts=facts(document),
         sections=[row for row in made if row[2]],
         lines=json.dumps(lines).replace("<", "\\u003c"),  # no tag or comment can begin in it
         parts=packed(parts.kept),
+        timeline=packed(encode(parts.timeline)),
         data=packed(encode(document.data)),
     )
 
@@ -77,7 +78,10 @@ def _next(parts: PageParts) -> str:
 def _shares(parts: PageParts) -> str:
     steps = parts.document.main_steps
     return parts.render(
-        "shares.html", steps=steps, shares=steps and shares_of(steps), timeline=timeline_of(parts.document)
+        "shares.html",
+        steps=steps,
+        shares=steps and shares_of(steps),
+        lanes=len(parts.timeline["lanes"]) if parts.timeline else 0,
     )
 
 
@@ -91,7 +95,7 @@ def _guards(parts: PageParts) -> str:
 def _steps(parts: PageParts) -> str:
     """The slowest steps of all graphs, which a list of 40,000 steps in order would hide."""
     ranked = parts.document.ranked_steps()
-    return parts.render("steps.html", ranked=ranked, shown=ranked[:COSTLY], lines_of=_lines)
+    return parts.render("steps.html", ranked=ranked, shown=ranked[:COSTLY], lines_of=_lines, position=_position)
 
 
 def _lines(graph: Data, step: Data) -> list[str]:
@@ -100,13 +104,18 @@ def _lines(graph: Data, step: Data) -> list[str]:
     return list(dict.fromkeys(places[o] for o in step["operators"] if places.get(o)))[:3]
 
 
+def _position(graph: Data, step: Data) -> int:
+    return next(k for k, other in enumerate(graph["steps"]) if other is step)
+
+
 class Notes:
     """Notes about each line of a file."""
 
-    def __init__(self, document: Document, file: str, lines: set[int]) -> None:
+    def __init__(self, parts: PageParts, file: str, lines: set[int]) -> None:
+        document = parts.document
         self.breaks: dict[int, dict[str, Data]] = defaultdict(dict)
-        self.guards: dict[int, list[tuple[float | None, str]]] = defaultdict(list)
-        self.kernels: dict[int, dict[str, None]] = defaultdict(dict)
+        self.guards: dict[int, list[tuple[float | None, Data]]] = defaultdict(list)
+        self.kernels: dict[int, dict[str, str]] = defaultdict(dict)  # name -> key
         self.costliest: dict[int, tuple[float, str]] = {}
         for ns, _, guard in document.ranked_guards()[:1]:
             if (line := _line(guard["stack"], file, lines)) is not None:
@@ -115,17 +124,19 @@ class Notes:
             each = frame["entry"]["each"] if frame["entry"] else {}
             for i, guard in enumerate(frame["guards"]):
                 if (line := _line(guard["stack"], file, lines)) is not None:
-                    self.guards[line].append((each.get(i), guard["text"]))
+                    self.guards[line].append((each.get(i), guard))
             broke = frame["break"]
             if broke and (line := _line(broke["stack"], file, lines)) is not None:
                 self.breaks[line][broke["reason"]] = broke
         for graph in document.graphs:
-            by_node = {o: step["name"] for step in graph["steps"] for o in step["operators"]}
+            by_node = {o: k for k, step in enumerate(graph["steps"]) for o in step["operators"]}
             for node in graph["nodes"]:
                 at, _, rest = node["place"].partition(":")
                 number = rest.split(" ")[0]
                 if at == file and number.isdigit() and node["name"] in by_node:
-                    self.kernels[int(number)][f"{by_node[node['name']]} ({graph['kind']})"] = None
+                    position = by_node[node["name"]]
+                    shown = f"{graph['steps'][position]['name']} ({graph['kind']})"
+                    self.kernels[int(number)][shown] = parts.step_key(graph, position)
 
     def of(self, line: int) -> Data:
         guards = sorted(self.guards.get(line, ()), key=lambda g: -(g[0] or 0))
@@ -133,7 +144,7 @@ class Notes:
         told = counted(len(guards), "guard") + (f", {nanoseconds(sum(known))}" if known else "")
         return {
             "breaks": list(self.breaks.get(line, {}).values()), "costliest": self.costliest.get(line),
-            "guards": guards, "told": told, "kernels": list(self.kernels.get(line, ())),
+            "guards": guards, "told": told, "kernels": list(self.kernels.get(line, {}).items()),
         }  # fmt: skip
 
 
@@ -147,7 +158,7 @@ def _program(parts: PageParts) -> str:
     own: list[Data] = []
     library: list[Data] = []
     for (file, _), function in document.functions.items():
-        notes = Notes(document, file, {n for n, _ in function["source"]})
+        notes = Notes(parts, file, {n for n, _ in function["source"]})
         lines = [
             {"number": n, "text": text, "id": document.shown[file, str(n)], "notes": notes.of(n)}
             for n, text in function["source"]
@@ -162,11 +173,11 @@ RECOMPILES = 500  # most recompiles on a page
 
 def _recompiles(parts: PageParts) -> str:
     rows = []
-    for row in parts.document.recompiles[:RECOMPILES]:
-        for reason in row["reasons"] or ["there was no entry to compare with"]:
+    for k, row in enumerate(parts.document.recompiles[:RECOMPILES]):
+        for i, reason in enumerate(row["reasons"] or ["there was no entry to compare with"]):
             seen, _, way_out = reason.partition("way out:")
             rows.append({"function": title(row["function"]), "where": begins(row), "seen": seen.strip(),
-                         "way_out": way_out.strip()})  # fmt: skip
+                         "way_out": way_out.strip(), "id": "" if i else f"R{k}"})  # fmt: skip
     return parts.render("recompiles.html", rows=rows, left=max(0, len(parts.document.recompiles) - RECOMPILES))
 
 

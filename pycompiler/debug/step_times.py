@@ -6,7 +6,8 @@ Steps during which something was compiled do not count.  The time of observers i
 
 Example: `{"root": 0, "steps": 9, "outside": 2.1e6, "before": {1: 4.0e5}, "guards": {0: 8.1e3, 1: 9.0e2}, ...}`, in
 nanoseconds of 9 steps: nine times the median.  `before[1]` is the eager stretch before frame 1: the statement of the
-graph break that frame 1 continues.
+graph break that frame 1 continues.  `last`: the parts of the last step in order; `inner`: for each graph in `last` the
+nanoseconds of its kernels and ATen calls; `device`: see `device_times.py`.
 """
 
 from __future__ import annotations
@@ -14,39 +15,68 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pycompiler.debug.device_times import MEASURED, DeviceRecorder, Row, StepClock
+
 PARTS = ("before", "guards", "graph", "dispatch")
 ROWS = 2_000  # most rows of a step's timeline
+INNER = 20_000  # most kernels and ATen calls of it
 REPORTS = 25  # reports of a calibration
 RECENT = 101  # steps of a root of which the median is taken
 ROOTS = 16  # most roots of a thread
 
 
 class TimedPart(NamedTuple):
-    """A part of a step.  `number`: of a frame; for the part "graph", of a graph."""
+    """A part of a step.  `number`: of a frame; for the part "graph", of a graph.  `inner`: times of a graph's steps."""
 
     part: str
     number: int
     nanoseconds: float
+    inner: Sequence[float] = ()
 
 
 @dataclass
 class Step:
-    """The step of a root that has not ended."""
+    """The step of a root that has not ended.  `clock`: of a step during which the device is recorded."""
 
     parts: list[TimedPart] = field(default_factory=list)
     compiled: bool = False
+    clock: StepClock | None = None
+    around: list[int] = field(default_factory=list)  # positions of stretches before backward graphs
+    total: float = 0.0  # nanoseconds of all parts
 
-    def add(self, part: str, number: int, nanoseconds: float) -> None:
-        self.parts.append(TimedPart(part, number, nanoseconds))
+    def add(self, part: str, number: int, nanoseconds: float, inner: Sequence[float] = ()) -> None:
+        self.parts.append(TimedPart(part, number, nanoseconds, inner))
+        self.total += nanoseconds
+
+    def add_around(self, nanoseconds: float) -> None:
+        """Autograd before a backward graph: a part of the stretch that the next call ends."""
+        self.around.append(len(self.parts))
+        self.add("outside", -1, nanoseconds)
+
+    def call(self, part: str, number: int, nanoseconds: float) -> None:
+        """A call ends a stretch of the program."""
+        for position in self.around:
+            self.parts[position] = TimedPart(part, number, self.parts[position].nanoseconds)
+        self.around.clear()
+        self.add(part, number, nanoseconds)
+
+    def reported(self, at: float) -> None:
+        """A report has ended."""
+        if self.clock is not None:
+            self.clock.add(at, self.total)
 
 
 @dataclass
 class Root:
-    """The steps of a root that have ended: the latest of them by part.  `last`: the parts of the last one, in order."""
+    """The steps of a root that have ended: the latest of them by part.  `last`: the parts of the last one, in order.
+
+    Once a step has been recorded with its `device` rows, that step stays the last one.  The medians do not include it,
+    since the profiler takes time.
+    """
 
     number: int
     function: str
@@ -54,17 +84,32 @@ class Root:
     steps: int = 0
     recent: list[dict[tuple[str, int], float]] = field(default_factory=list)
     last: list[TimedPart] = field(default_factory=list)
+    device: list[Row] | None = None
 
     def end(self, step: Step) -> None:
         if step.compiled or not step.parts:
             return
         self.steps += 1
-        self.last = step.parts[:ROWS]
+        if self.device is None:
+            self.last = step.parts[:ROWS]
         sums: dict[tuple[str, int], float] = {}
-        for part, number, spent in step.parts:
+        for part, number, spent, _ in step.parts:
             sums[part, number] = sums.get((part, number), 0.0) + spent
         self.recent.append(sums)
         del self.recent[:-RECENT]
+
+    def end_recorded(self, step: Step, device: list[Row] | None) -> None:
+        if device is not None and not step.compiled and step.parts:
+            self.last, self.device = step.parts[:ROWS], device
+
+    def inner(self) -> list[list[float]]:
+        """For each graph of the last step the times of its kernels and ATen calls."""
+        found: list[list[float]] = []
+        for row in self.last:
+            if row.part == "graph":
+                fits = sum(map(len, found)) + len(row.inner) <= INNER
+                found.append([round(ns) for ns in row.inner] if fits else [])
+        return found
 
     def totals(self) -> dict[str, Any]:
         """Nanoseconds of all steps: the median of each part, times the number of steps.  A mean would have other
@@ -81,26 +126,46 @@ class Root:
             "steps": self.steps,
             "outside": outside,
             **parts,
-            "last": [list(row) for row in self.last],
+            "last": [[row.part, row.number, row.nanoseconds] for row in self.last],
+            "inner": self.inner(),
+            "device": self.device,
         }
 
 
-class _ThreadSteps(threading.local):
+class _ThreadSteps:
+    """The steps of one thread."""
+
     def __init__(self) -> None:
         self.since: float | None = None  # the end of the last report
         self.open: dict[int, Step] = {}  # by id of the root's function
-        self.around = 0.0  # time around backward graphs since the last call
 
 
 class StepTimes:
     """See the module.  Times are `time.perf_counter()`, in seconds."""
 
-    def __init__(self) -> None:
-        self.state = _ThreadSteps()
+    def __init__(self, device: DeviceRecorder | None = None) -> None:
+        self.threads = threading.local()
+        self.states: list[_ThreadSteps] = []  # of all threads
+        self.device = device
         self.roots: dict[int, Root] = {}
         self.overhead = 0.0  # seconds of a report outside of `begin` and `end`
         self.begun = 0.0  # the begin of the last report, of any thread
         self.kept: dict[int, object] = {}  # keeps the ids of the roots' functions unique
+
+    @property
+    def state(self) -> _ThreadSteps:
+        found: _ThreadSteps | None = getattr(self.threads, "state", None)
+        if found is None:
+            found = self.threads.state = _ThreadSteps()
+            self.states.append(found)
+        return found
+
+    def waiting(self) -> _ThreadSteps:
+        """The state of the thread that waits for a backward graph: autograd runs graphs of a GPU in a thread of its own."""
+        if self.state.open:
+            return self.state
+        others = [state for state in self.states if state.open]
+        return others[0] if len(others) == 1 else self.state
 
     def calibrate(self, report: Callable[[], object]) -> None:
         """Measure the time of a report outside of `begin` and `end`.  `report` makes one report that records nothing."""
@@ -113,9 +178,9 @@ class StepTimes:
         self.overhead = max(0.0, statistics.median(around))
         self.state.since = None
 
-    def passed(self, at: float, otherwise: float = 0.0) -> float:
+    def passed(self, at: float, state: _ThreadSteps, otherwise: float = 0.0) -> float:
         """Nanoseconds that passed for the program since the last report."""
-        since = self.state.since
+        since = state.since
         return otherwise if since is None else max(0.0, at - since - self.overhead) * 1e9
 
     def begin(self) -> float:
@@ -125,13 +190,17 @@ class StepTimes:
 
     def end(self) -> None:
         """A report is over: time passes for the program again."""
-        self.state.since = time.perf_counter()
+        self.over(self.state, time.perf_counter())
+
+    def over(self, state: _ThreadSteps, at: float) -> None:
+        state.since = at
+        for step in state.open.values():
+            step.reported(at)
 
     def compiling(self) -> None:
         """Something is compiled in this thread: its open steps do not count."""
         for step in self.state.open.values():
             step.compiled = True
-        self.state.around = 0.0
 
     def call(self, at: float, function: Any, name: str, frame: int, is_root: bool, guards: float) -> Root | None:
         """An entry's guards hold, and the entry will run.  guards: nanoseconds of their check.
@@ -139,11 +208,10 @@ class StepTimes:
         Returns the root if its number of steps has just become a power of two.
         """
         state = self.state
-        passed = max(0.0, self.passed(at) - guards) + state.around
-        state.around = 0.0
+        passed = max(0.0, self.passed(at, state) - guards)
         ended = None
         for step in state.open.values():
-            step.add("outside" if is_root else "before", -1 if is_root else frame, passed)
+            step.call("outside" if is_root else "before", -1 if is_root else frame, passed)
         if is_root:
             ended = self.next_step(function, name, frame)
         for step in state.open.values():
@@ -159,21 +227,32 @@ class StepTimes:
             root = self.roots[key] = Root(frame, name)
             self.kept[key] = function
         before, root.calls = root.steps, root.calls + 1
-        if (step := state.open.get(key)) is not None:
-            root.end(step)
-        state.open[key] = Step()
+        if (step := state.open.pop(key, None)) is not None:
+            if step.clock is None or self.device is None:
+                root.end(step)
+            else:
+                root.end_recorded(step, self.device.end(step.clock))
+        state.open[key] = made = Step()
+        if self.device and root.device is None and root.steps >= MEASURED and self.device.begin():
+            made.clock = StepClock()
         return root if root.steps > before and root.steps & (root.steps - 1) == 0 else None
 
-    def plan(self, at: float, graph: int, is_backward: bool, spent: float) -> None:
-        """A graph has run; spent: nanoseconds of its steps."""
-        state = self.state
-        rest = max(0.0, self.passed(at, spent) - spent)
+    def plan(self, at: float, graph: int, is_backward: bool, spent: float, inner: Sequence[float] = ()) -> None:
+        """A graph has run; spent: nanoseconds of it; inner: of its kernels and ATen calls."""
+        state = self.waiting() if is_backward else self.state
+        rest = max(0.0, self.passed(at, state, spent) - spent)
         for step in state.open.values():
-            step.add("graph", graph, spent)
+            if is_backward:
+                step.add_around(rest)
+            step.add("graph", graph, spent, inner)
             if not is_backward:
                 step.add("dispatch", graph, rest)
-        if is_backward:  # autograd around it: part of the eager stretch, or of the program outside
-            state.around += rest
+        if state is not self.state:
+            self.over(state, time.perf_counter())
+
+    def stop(self) -> None:
+        if self.device is not None:
+            self.device.cancel()
 
     def totals(self) -> list[dict[str, Any]]:
         return [root.totals() for root in list(self.roots.values()) if root.steps]

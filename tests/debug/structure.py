@@ -9,7 +9,7 @@ from typing import Any
 
 from pycompiler.debug.page_data import unpacked
 
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "input"}
 
 
 class Structure(HTMLParser):
@@ -67,6 +67,6 @@ def checked(page: str) -> Structure:
     assert found.outside == []  # the page fetches nothing
     # the lines that have ids, and the page's script
     assert found.scripts.pop("application/json") == found.scripts.pop("") == 1
-    assert found.scripts == {"text/plain": 2}  # the folded parts and the document; not run
+    assert found.scripts == {"text/plain": 3}  # the folded parts, the timeline and the document; not run
     assert "@import" not in page and "url(" not in page
     return found

@@ -93,6 +93,11 @@ def test_a_field_of_another_type_is_refused_wherever_it_is(events: list[dict[str
         (lambda e: e.pop("nodes"), "graph has no field nodes"),
         (lambda e: e["phases"].update({"build": "1"}), r"graph.phases\['build'\] is a text, expected a number"),
         (lambda e: e.update(model=1.5), "graph.model is a float, expected an integer"),
+        (
+            lambda e: e["phases"].update({"build": float("nan")}),
+            r"graph.phases\['build'\] is nan, expected a finite number",
+        ),
+        (lambda e: e["nodes"][1].update(inputs=["0"]), r"graph.nodes\[1\].inputs\[0\] is a text, expected an integer"),
         (lambda e: e.update(steps=None), "graph.steps is null, expected a list"),
     ],
 )
@@ -101,6 +106,18 @@ def test_the_field_is_named(events: list[dict[str, Any]], change: Any, text: str
     change(event)
     with pytest.raises(ArgumentError, match=f"here is not an event of pycompiler: {text}"):
         event_fields.check(event, "here")
+
+
+def test_the_device_of_a_step_is_checked(events: list[dict[str, Any]]) -> None:
+    event = next(e for e in events if e["event"] == "steps" and any(e["inner"]))
+    for device in (None, [], [["a kernel", 1.0, 2.0, 7]]):
+        event_fields.check(event | {"device": device}, "here")
+    for device, text in (
+        ([["k", 1.0, 2.0]], "is a list, expected a list of 4"),
+        ([["k", 1.0, "<b>", 7]], "expected a number"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            event_fields.check(event | {"device": device}, "here")
 
 
 def test_positions_are_numbers(events: list[dict[str, Any]]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
-from pycompiler.debug.step_shares import shares_of, spent
+from pycompiler.debug.document import Document
+from pycompiler.debug.step_shares import launched_keys, shares_of, spent, timeline_of
 from pycompiler.debug.step_times import StepTimes
 
 
@@ -27,8 +31,8 @@ class Clock:
         self.over()
         return ended is not None
 
-    def plan(self, after: float, graph: int, spent: float, is_backward: bool = False) -> None:
-        self.times.plan(self.after(after), graph, is_backward, spent * 1e3)
+    def plan(self, after: float, graph: int, spent: float, is_backward: bool = False, inner: Any = ()) -> None:
+        self.times.plan(self.after(after), graph, is_backward, spent * 1e3, inner)
         self.over()
 
 
@@ -92,3 +96,136 @@ def test_each_root_has_its_steps() -> None:
         clock.call(5, "step", 0, True)
         clock.call(5, "other", 2, True)
     assert [(row["function"], row["steps"]) for row in clock.times.totals()] == [("step", 2), ("other", 2)]
+
+
+def test_the_stretch_before_a_backward_graph_is_before_it() -> None:
+    clock = Clock()
+    for _ in range(2):
+        clock.call(5, "step", 0, True)
+        clock.plan(10, 0, 10)
+        clock.plan(50, 1, 20, is_backward=True)
+    (found,) = clock.times.totals()
+    assert [row[:2] for row in found["last"]] == [
+        ["guards", 0], ["graph", 0], ["dispatch", 0], ["outside", -1], ["graph", 1], ["outside", -1]
+    ]  # fmt: skip
+    assert [row[2] for row in found["last"]] == pytest.approx([0, 10_000, 0, 30_000, 20_000, 5_000], abs=1)
+
+
+def test_a_backward_graph_in_autograds_thread_belongs_to_the_waiting_step() -> None:
+    """Graphs of a GPU run there.  The time of the waiting thread starts again when the graph has run."""
+    clock = Clock()
+    for _ in range(2):
+        clock.call(5, "step", 0, True)
+        clock.plan(10, 0, 10)
+        thread = threading.Thread(target=clock.times.plan, args=(clock.after(50), 1, True, 20e3))
+        thread.start()
+        thread.join()
+        clock.over()
+    (found,) = clock.times.totals()
+    assert found["graph"] == pytest.approx({0: 10_000.0, 1: 20_000.0})
+    assert found["outside"] == pytest.approx(35_000.0)
+
+
+def test_the_times_of_kernels_of_the_last_step() -> None:
+    clock = Clock()
+    for k in range(3):
+        clock.call(5, "step", 0, True)
+        clock.plan(10, 0, 9, inner=[k * 1e3, 2e3])
+        clock.plan(10, 1, 9)
+    (found,) = clock.times.totals()
+    assert found["inner"] == [[1_000, 2_000], []] and found["device"] is None
+
+
+# the timeline --------------------------------------------------------------------------------------------------
+def frame(number: int, **fields: Any) -> dict[str, Any]:
+    plain = {
+        "event": "frame", "number": number, "function": f"f{number}", "file": "x.py", "line": 1, "models": [],
+        "source": [[1, "def f(x):"], [2, "    print(x)"]], "inlined": [], "seconds": 0.0, "operators": 0, "graph": None,
+        "guards": [], "break": None,
+    }  # fmt: skip
+    return plain | fields
+
+
+def graph(number: int, kind: str, *steps: str) -> dict[str, Any]:
+    rows = [{"name": name, "kind": "aten" if name.startswith("ATen") else "kernel", "operators": [], "reads": 0, "writes": 0}
+            for name in steps]  # fmt: skip
+    return {"event": "graph", "number": number, "model": 0, "kind": kind, "phases": {}, "nodes": [], "steps": rows,
+            "memory": {}, "unfused": [], "code": ""}  # fmt: skip
+
+
+def document(**fields: Any) -> Document:
+    broke = {"kind": "builtin-call", "reason": "print", "hint": "",
+             "stack": [{"file": "x.py", "line": 2, "function": "f0", "text": "print(x)"}]}  # fmt: skip
+    last = [
+        ["guards", 0, 10.0], ["graph", 0, 100.0], ["dispatch", 0, 5.0], ["before", 1, 40.0], ["guards", 1, 2.0],
+        ["outside", -1, 3.0], ["graph", 1, 60.0], ["outside", -1, 20.0],
+    ]  # fmt: skip
+    steps = {"event": "steps", "root": 0, "function": "f0", "calls": 5, "steps": 4, "outside": 1.0, "before": {},
+             "guards": {}, "graph": {}, "dispatch": {}, "last": last, **fields}  # fmt: skip
+    graphs = [graph(0, "forward", "kernel a", "ATen mm"), graph(1, "backward", "kernel b")]
+    return Document.of([{"event": "start"}, frame(0, **{"break": broke}), frame(1), *graphs, steps])
+
+
+def bars(line: Any) -> dict[str, list[tuple[Any, ...]]]:
+    return {lane["name"]: [(b["kind"], b["x"], b["width"], b["label"], b["key"]) for b in lane["bars"]]
+            for lane in line["lanes"]}  # fmt: skip
+
+
+def test_the_bar_of_a_graph_is_divided_into_its_kernels() -> None:
+    line = timeline_of(document(inner=[[60, 30], [60]]))
+    assert line is not None and line["whole"] == 240 and line["busy"] == ""
+    found = bars(line)
+    assert found["forward"] == [
+        ("kernel", 10, 60, "kernel a", "s0-0"), ("aten", 70, 30, "ATen mm", "s0-1"),
+        ("rest", 100, 10, "allocations and views", "G1-0"),
+    ]  # fmt: skip
+    assert found["backward"] == [("kernel", 160, 60, "kernel b", "s1-0")]
+    assert found["program"] == [
+        ("eager", 115, 40, "eager code at breaks", "L0-2"), ("outside", 157, 3, "the program around", ""),
+        ("outside", 220, 20, "the program around", ""),
+    ]  # fmt: skip
+    assert [bar[4] for bar in found["guards and dispatch"]] == ["f0", "", "f1"]
+    assert line["breaks"] == [{"x": 115, "text": "graph break [builtin-call]: print", "where": "x.py:2", "key": "L0-2"}]
+
+
+def test_reports_without_times_of_kernels_have_a_bar_for_each_graph() -> None:
+    """Reports of 0.2 and earlier; also a graph whose steps could not be matched."""
+    line = timeline_of(document())
+    assert line is not None
+    assert bars(line)["forward"] == [("kernel", 10, 100, "graph", "G1-0")]
+    assert timeline_of(document(last=[])) is None
+
+
+def test_the_device_has_a_lane_for_each_stream() -> None:
+    """Its work may end after the step."""
+    rows = [["k", 20.0, 48.0, 7], ["c", 30.0, 10.0, 13], ["late", 230.0, 90.0, 7]]
+    line = timeline_of(document(device=rows))
+    assert line is not None
+    found = bars(line)
+    assert found["device, stream 7"] == [("device", 20, 48, "k", ""), ("device", 230, 90, "late", "")]
+    assert found["device, stream 13"] == [("device", 30, 10, "c", "")]
+    assert (line["whole"], line["busy"]) == (320, "43%")  # 48 and 90
+
+
+def test_rows_of_the_device_belong_to_kernels_in_the_order_of_launches() -> None:
+    """Two graphs have a kernel of the same name; one kernel is two launches; a library's kernel belongs to none."""
+    launched = [("graph_0", "s0-0"), ("ATen mm", "s0-1"), ("graph_2", "s0-2"), ("graph_0", "s1-0")]
+    names = [
+        "graph_0_nest0",
+        "graph_0_nest1",
+        "sm90_gemm",
+        "graph_2_nest0_finish0",
+        "graph_0_nest0",
+        "graph_2_nest0",
+        "graph_0",
+    ]
+    assert launched_keys(names, launched) == ["s0-0", "s0-0", "", "s0-2", "s1-0", "", ""]
+    line = timeline_of(
+        document(inner=[[60, 30], [60]], device=[["a_nest0", 20.0, 48.0, 7], ["b_nest0", 170.0, 20.0, 7]])
+    )
+    assert line is not None
+    assert [bar[4] for bar in bars(line)["device, stream 7"]] == ["s0-0", "s1-0"]
+    last = [["graph", 0, 100.0], ["graph", -1, 50.0]]
+    line = timeline_of(document(last=last, device=[["a_nest0", 20.0, 48.0, 7]]))
+    assert line is not None
+    assert [bar[4] for bar in bars(line)["device, stream 7"]] == [""]  # a graph of another recorder
