@@ -167,6 +167,7 @@ OPTIONAL: dict[str, dict[str, Check]] = {
         "inlined": many(optional_fields({"parameters": many(TEXT)})),
     },
     "recompile": {"differences": DIFFERENCES},
+    "steps": {"operators": table(number, NUMBER), "functions": table(number, NUMBER)},
 }
 # Fields of an event that belongs to a compile, in traces since 0.2.
 NAMES = {"id": optional(TEXT), "title": optional(TEXT)}
