@@ -52,6 +52,9 @@ BY_BREAK = {
     "builtin-call": "Move `{text}` out of the compiled function, or wrap it in a torch.library.custom_op with a fake",
     "skipped-call": "Move `{text}` out of the compiled function",
 }
+# kind of break -> the part of the broken statement that a graph runs once the advice is followed; others: the operators
+KEPT = {"data-dependent-jump": "value", "data-dependent-value": "value", "dynamic-output-shape": "value", "import": "",
+        "builtin-call": "", "skipped-call": ""}  # fmt: skip
 PRINTS = re.compile(r"(?<![\w.])(?:print|warn|info|debug|warning|error)\(")
 CACHED = re.compile(r"([\w.]+)\(.*a function with functools\.(?:lru_cache|cache)")
 BY_EAGER = {
@@ -77,6 +80,16 @@ def of_break(kind: str, reasons: Sequence[str], text: str, hint: str, place: str
         return _sentence(f"Call `{called}` before the compiled function, and pass its result", place)
     made = BY_BREAK.get(kind)
     return _sentence(made.replace("{text}", text) if made and text else hint[:1].upper() + hint[1:], place)
+
+
+def kept(kind: str, reasons: Sequence[str]) -> str:
+    """The part of a broken statement that a graph runs once the advice is followed: "value", a tensor that later code
+    waits for; "operators"; "functions", custom operators; or "", if the statement is removed."""
+    if any(PRINTS.search(reason) for reason in reasons) or CACHED.search(reasons[0]):
+        return ""
+    if NO_FAKE in reasons[0]:
+        return "functions"
+    return KEPT.get(kind, "operators")
 
 
 def of_recompile(aspects: Sequence[str], name: str, place: str) -> str:

@@ -50,6 +50,7 @@ class Cause:
     where: str
     order: int
     do: str = ""
+    keeps: str = ""  # part of a broken statement that the advice keeps in the graph (`advice.kept`)
     function: str = ""
     reasons: list[str] = field(default_factory=list)  # of breaks at the cause's own line
     frames: list[Key] = field(default_factory=list)  # frames that end at this break, or at one that follows from it
@@ -226,7 +227,7 @@ class CauseGraph:
         if difference["kind"] == "global_state":
             return str(difference["seen"])
         expected = difference["text"] if difference["kind"] != "tensor" else difference["source"]
-        return f"{short(expected, 120)}: seen {short(difference['seen'], 200)}"
+        return f"{short(advice.in_words(expected), 120)}: seen {short(difference['seen'], 200)}"
 
     # eager calls --------------------------------------------------------------------------------------------------
     def add_eager(self, row: Data) -> None:
@@ -252,6 +253,7 @@ class CauseGraph:
                 kind, hint = cause.aspects
                 text = self.document.line(cause.where)
                 cause.do = advice.of_break(kind, cause.reasons, text, hint, place)
+                cause.keeps = advice.kept(kind, cause.reasons)
                 line = cause.where.rpartition(":")[2]
                 cause.what = f"line {line}: {cause.what}"
                 if not advice.PRINTS.search(cause.reasons[0]) and any(map(advice.PRINTS.search, cause.reasons)):
@@ -271,35 +273,63 @@ class CauseGraph:
         return whys[0] if cause.times == 1 and not cause.limit and whys and all(whys) else ""
 
     def cost(self, cause: Cause, steps: Data) -> Data:
-        """Nanoseconds of a step: measured, except for `fusion`, an estimate."""
+        """Nanoseconds of a step: measured, except for `fusion`, an estimate.
+
+        Operators and custom operators of an eager stretch are no part of the cost if a graph runs them once the advice is
+        followed.
+        """
         n, run = steps["steps"], steps["run"]
-        found = {
-            "eager": 0.0,
-            "guards": 0.0,
-            "dispatch": 0.0,
-            "fusion": 0.0,
-            "compiles": cause.seconds * 1e9 / steps["calls"],
-        }
-        for key, parent in self.parents.items():
-            if parent in cause.frames and key[0] == run:
-                found["eager"] += steps["before"].get(key[1], 0.0) / n
+        found = {"eager": 0.0, "guards": 0.0, "dispatch": 0.0, "fusion": 0.0, "compiles": self.compiles(cause, steps)}
+        for key in self.frames:
+            parent = self.parents.get(key)
+            ends = parent is None and key in cause.frames  # the stretch up to the end of the root
+            if key[0] != run or not (ends or parent in cause.frames):
+                continue
+            found["eager"] += steps["before"].get(key[1], 0.0) / n
+            if ends or cause.keeps == "operators":
+                found["eager"] -= steps["operators"].get(key[1], 0.0) / n
+            elif cause.keeps == "functions":
+                found["eager"] -= steps["functions"].get(key[1], 0.0) / n
+            if not ends:
                 found["guards"] += steps["guards"].get(key[1], 0.0) / n
                 graphs = [g for g in self.document.graphs_of(self.frames[key]) if g["kind"] != "backward"]
                 found["dispatch"] += sum(steps["dispatch"].get(g["number"], 0.0) for g in graphs) / n
                 if steps["before"].get(key[1]):
-                    found["fusion"] += self.fusion(parent, key)
+                    found["fusion"] += self.fusion(cause, key, steps)
         return found
 
-    def fusion(self, before: Key, after: Key) -> float:
-        """An estimate of what fusion across a break would save: the cheaper of the two kernels beside it."""
-        sides = []
-        for key, at in ((before, -1), (after, 0)):
-            graphs = [g for g in self.document.graphs_of(self.frames[key]) if g["kind"] != "backward" and g["calls"]]
-            timed = [(s, ns) for g in graphs for s, ns in zip(g["steps"], g["calls"]["least"], strict=False)]
-            if not timed or timed[at][0]["kind"] != "kernel":
-                return 0.0
-            sides.append(float(timed[at][1]))
-        return min(sides)
+    def compiles(self, cause: Cause, steps: Data) -> float:
+        """Nanoseconds of a step for compiles: seconds of the recompiles over all calls.  One recompile is left if sizes
+        differ: a program without dynamic=False compiles once more, with symbolic sizes."""
+        left = 1 if cause.times > 1 and set(cause.aspects) == {"sizes"} else 0
+        return cause.seconds * (cause.times - left) / cause.times * 1e9 / float(steps["calls"])
+
+    def fusion(self, cause: Cause, after: Key, steps: Data) -> float:
+        """An estimate of what fusion across a break would save: the cheaper of the two kernels beside it.
+
+        No kernel is saved if the advice keeps the value or the operator at the break, since later kernels wait for it.
+        """
+        before = self.parents.get(after)
+        while before is not None and not self.graphs_of(before):
+            before = self.parents.get(before)
+        if before is None or cause.keeps:
+            return 0.0
+        return min(self.kernel(before, -1, steps), self.kernel(after, 0, steps))
+
+    def kernel(self, key: Key, at: int, steps: Data) -> float:
+        """Nanoseconds of the first (at = 0) or last (at = -1) step of a frame's graphs, and of its buffers; 0 if that
+        step is no kernel.  The time is the step's share of the median time of its graph."""
+        timed = [(g, s, ns) for g in self.graphs_of(key)
+                 for s, ns in zip(g["steps"], g["calls"]["least"], strict=False)]  # fmt: skip
+        if not timed or timed[at][1]["kind"] != "kernel":
+            return 0.0
+        graph, _, ns = timed[at]
+        whole, least = steps["graph"].get(graph["number"], 0.0) / steps["steps"], sum(graph["calls"]["least"])
+        return float(ns * max(1.0, whole / least)) if least else 0.0
+
+    def graphs_of(self, key: Key) -> list[Data]:
+        """The graphs of a frame that ran, without backward graphs."""
+        return [g for g in self.document.graphs_of(self.frames[key]) if g["kind"] != "backward" and g["calls"]]
 
 
 def _short_place(where: str) -> str:

@@ -175,4 +175,6 @@ def _steps(event: Data, run: int) -> Data:
     """The steps of a root, with numbers as keys, and the nanoseconds of one step."""
     parts = {part: {int(key): ns for key, ns in event[part].items()} for part in PARTS}
     whole = event["outside"] + sum(sum(found.values()) for found in parts.values())
+    for part in ("operators", "functions"):  # parts of "before"
+        parts[part] = {int(key): ns for key, ns in event.get(part, {}).items()}
     return {**event, **parts, "run": run, "step": whole / event["steps"] if event["steps"] else 0.0}

@@ -177,7 +177,12 @@ OPTIONAL: dict[str, dict[str, Check]] = {
     },
     "graph": {"nodes": many(optional_fields({"inputs": many(INTEGER)}))},
     "recompile": {"differences": DIFFERENCES},
-    "steps": {"inner": many(many(NUMBER)), "device": optional(many(row(TEXT, NUMBER, NUMBER, INTEGER)))},
+    "steps": {
+        "operators": table(number, NUMBER),
+        "functions": table(number, NUMBER),
+        "inner": many(many(NUMBER)),
+        "device": optional(many(row(TEXT, NUMBER, NUMBER, INTEGER))),
+    },
 }
 # Fields of an event that belongs to a compile, in traces since 0.2.
 NAMES = {"id": optional(TEXT), "title": optional(TEXT)}

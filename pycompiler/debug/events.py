@@ -27,8 +27,9 @@ from pycompiler.debug import describe
 from pycompiler.debug.call_watchers import notify, watching
 from pycompiler.debug.describe import Data
 from pycompiler.debug.device_times import DeviceRecorder
+from pycompiler.debug.eager_operators import ENDS, OPERATORS, CallEnd, OperatorTimes, end_overhead, may_watch
 from pycompiler.debug.entry_memory import memory_of_entry
-from pycompiler.debug.step_times import Root, StepTimes
+from pycompiler.debug.step_times import Root, StepTimes, ThreadSteps
 from pycompiler.ir import compile_names, phases
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.plan import Plan
@@ -50,6 +51,7 @@ EVENTS: dict[str, str] = {
     "end": "of a program in a child: its exit status, the signal that ended it",
 }
 MEASURED = 3  # calls of an entry at which its guards are measured
+FIRST, WAITING = 16, 128  # reports of a thread that are handled at once, and most reports that wait later
 
 
 def start() -> Data:
@@ -93,10 +95,27 @@ class Times:
         self.total = [sum(p) for p in zip(self.total, steps, strict=False)] or list(steps)
 
 
+class _Reports:
+    """Reports of the engine in one thread that wait: begin, kind, values and end of each.  At most half of all wait."""
+
+    def __init__(self, steps: ThreadSteps) -> None:
+        self.thread = threading.current_thread()
+        self.steps = steps
+        self.rows: list[tuple[float, str, tuple[Any, ...], float]] = []
+        self.handled = 0
+        self.is_calibration = False
+        self.operators: OperatorTimes | None = None  # of the current call, if they are timed
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) >= min(self.handled - FIRST, WAITING)
+
+
 class _EventState(threading.local):
     """The models and graphs that a thread compiles, the innermost last."""
 
     def __init__(self) -> None:
+        self.reports: _Reports | None = None
         self.recent: list[int] = []  # models since the last frame: models of the next frame
         self.models: list[int] = []
         self.graphs: list[CompilingGraph] = []
@@ -118,10 +137,13 @@ class Recorder(phases.Observer):
         self.measured: dict[int, tuple[int, Any]] = {}
         self.costs_of: dict[int, float] = {}  # id of an entry's guards → least nanoseconds of a check
         self.called: set[int] = set()  # frames that resume, or that a graph break calls: not roots
+        self.broken: set[int] = set()  # roots with a graph break
+        self.calls_of: dict[int, int] = {}  # id of the guards of such a root -> calls
         self.steps = StepTimes(DeviceRecorder() if costs and device else None)
         self.known: set[int] = set()  # models
         self.times: dict[int, Times] = {}  # by id of a plan
         self.kinds: dict[int, str] = {}  # of graphs
+        self.reports: list[_Reports] = []  # of all threads
         self.open = contextlib.ExitStack()
 
     def __enter__(self) -> Recorder:
@@ -129,7 +151,9 @@ class Recorder(phases.Observer):
         phases.observers.append(self)
         if self.costs:
             self.open.enter_context(watching(self.call))
-            self.steps.calibrate(lambda: notify(NOTHING))
+            self.steps.calibrate(self.empty_report)
+            if may_watch():
+                self.steps.end_overhead = end_overhead()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -139,6 +163,7 @@ class Recorder(phases.Observer):
         self.tell_calls()
 
     def tell_calls(self) -> None:
+        self.handle_all()
         for found in self.times.values():
             self.tell_times(found)
         for totals in self.steps.totals():
@@ -164,6 +189,8 @@ class Recorder(phases.Observer):
     # compiles -----------------------------------------------------------------------------------------------------
     def begin(self, phase: str) -> None:
         self.state.begun.append(time.time())
+        if self.state.reports is not None:
+            self.handle(self.state.reports)
         self.steps.compiling()
         if phase == "compile":
             self.state.recent.clear()
@@ -237,21 +264,127 @@ class Recorder(phases.Observer):
             self.guards.update((id(g), (number, i, g)) for i, g in enumerate(record.guards))
             if record.hooked or compile_names.RESUMED.search(record.code.co_qualname):
                 self.called.add(number)
+            elif record.broke is not None:
+                self.broken.add(number)
         self.event("frame", number=number, models=models, **describe.frame(record))
 
     # calls --------------------------------------------------------------------------------------------------------
     def call(self, kind: str, *told: Any) -> Any:
-        """The engine's watcher (`_native.set_watcher`)."""
+        """The engine's watcher (`_native.set_watcher`).
+
+        A report waits.  Handling it between two parts of a step would slow down the next part, whose code and data
+        would leave the processor's caches.  Reports of the first calls of an entry are handled at once.
+        """
         at = self.steps.begin()
+        reports = self.state.reports or self.reports_of_thread()
+        calls = self.count_call(told[1]) if kind == "call" else 0
+        waits = kind == "plan" or (kind == "call" and self.is_measured(told[1]) and calls not in OPERATORS)
+        waits = waits and (reports.is_calibration or not self.records_device())
         try:
-            with self.safely("the cost of a call"):
-                return getattr(self, CALLS[kind])(at, *told)
-            return None
+            if waits and reports.operators is None and not reports.is_full:
+                reports.rows.append((at, kind, told, time.perf_counter()))
+                return None
+            return self.take_report(reports, at, kind, told)
+        finally:
+            if calls and may_watch():
+                self.watch_call(reports, calls, *told)
+
+    def records_device(self) -> bool:
+        """Whether steps of a GPU are recorded.  A recording begins at its call, so that no report waits."""
+        return self.steps.device is not None and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+
+    def take_report(self, reports: _Reports, at: float, kind: str, told: tuple[Any, ...]) -> Any:
+        operators = reports.operators
+        if kind == "call" and self.runs_eagerly(told[1]):
+            operators = None  # the stretch goes on
+        elif kind == "call" and id(told[1]) in self.calls_of:  # the next step begins
+            self.end_operators(reports)
+            operators = None
+        try:
+            self.handle(reports)
+            reports.handled += 1
+            if operators is not None and kind == "call":
+                operators.stretch(self.frame_of(told[1]), at)
+            return self.report(at, kind, told)
         finally:
             self.steps.end()
+            if operators is not None:
+                operators.since = time.perf_counter()
 
-    def rest(self, at: float) -> None:
-        pass
+    def end_operators(self, reports: _Reports) -> None:
+        if reports.operators is not None:
+            operators, reports.operators = reports.operators, None
+            self.steps.operators(operators.end())
+
+    def count_call(self, guards: tuple[Guard, ...]) -> int:
+        """The number of this call of a root with a graph break, if it is watched (`eager_operators.py`); otherwise 0."""
+        calls = self.calls_of.get(id(guards))
+        if calls is None:
+            return 0
+        self.calls_of[id(guards)] = calls + 1
+        return calls + 1 if calls + 1 in OPERATORS or calls + 1 in ENDS else 0
+
+    def watch_call(self, reports: _Reports, calls: int, function: CompiledFunction, guards: tuple[Guard, ...]) -> None:
+        frame, root = self.frame_of(guards), self.steps.roots.get(id(function))
+
+        def over(at: float) -> None:
+            if reports.operators is not None:
+                reports.operators.stretch(frame, at)
+            reports.rows.append((at, "end", (frame,), time.perf_counter()))
+
+        with self.safely("the end of a call"):
+            if calls in OPERATORS:
+                reports.operators = OperatorTimes()
+            # A frame that a resume function continues may return before that function runs.
+            if root is not None and not any(row.part == "before" for row in root.last):
+                CallEnd(function.fn.__code__, over)
+
+    @staticmethod
+    def runs_eagerly(guards: tuple[Guard, ...]) -> bool:
+        """Whether an entry has no guards, and calls the original function, such as a function under `disable`."""
+        return not guards
+
+    def is_measured(self, guards: tuple[Guard, ...]) -> bool:
+        return self.measured.get(id(guards), (0, None))[0] >= MEASURED
+
+    def report(self, at: float, kind: str, told: tuple[Any, ...]) -> Any:
+        with self.safely("the cost of a call"):
+            return getattr(self, CALLS[kind])(at, *told)
+
+    def handle(self, reports: _Reports) -> None:
+        """Handle the reports of this thread that wait."""
+        rows, reports.rows = reports.rows, []
+        for at, kind, told, end in rows:
+            self.report(at, kind, told)
+            self.steps.over(self.steps.state, end)
+        reports.handled += len(rows)
+
+    def handle_all(self) -> None:
+        """Handle the reports of all threads that wait."""
+        if self.state.reports is not None:
+            self.end_operators(self.state.reports)
+        own = self.steps.state
+        for reports in list(self.reports):
+            self.steps.threads.state = reports.steps
+            self.handle(reports)
+        self.steps.threads.state = own
+
+    def reports_of_thread(self) -> _Reports:
+        if any(not reports.thread.is_alive() for reports in self.reports):
+            self.handle_all()
+            self.reports = [reports for reports in self.reports if reports.thread.is_alive()]
+        made = self.state.reports = _Reports(self.steps.state)
+        self.reports.append(made)
+        return made
+
+    def empty_report(self) -> tuple[float, float]:
+        """Begin and end of a report that waits, and records nothing."""
+        reports = self.state.reports or self.reports_of_thread()
+        reports.handled, reports.is_calibration = FIRST + WAITING, True
+        notify("plan", None, ())
+        at, _, _, end = reports.rows.pop()
+        reports.handled, reports.is_calibration = 0, False
+        return at, end
 
     def plan_ran(self, at: float, plan: Plan, each: Sequence[float]) -> None:
         found = self.times.get(id(plan))
@@ -271,11 +404,19 @@ class Recorder(phases.Observer):
         count, _ = self.measured.get(key, (0, None))
         self.measured[key] = count + 1, guards
         frame = self.frame_of(guards)
+        if self.runs_eagerly(guards):
+            self.steps.eager_call(at)
+            return False
+        if frame in self.broken and count < MEASURED:  # later calls are counted by `count_call`
+            self.calls_of[key] = count + 1
         is_root = frame not in self.called if frame >= 0 else not compile_names.RESUMED.search(function.name)
         ended = self.steps.call(at, function, function.name, frame, is_root, self.costs_of.get(key, 0.0))
         if ended is not None:
             self.tell_steps(ended)
         return count < MEASURED
+
+    def call_ended(self, at: float, frame: int) -> None:
+        self.steps.returned(at, frame)
 
     def tell_steps(self, root: Root) -> None:
         self.event("steps", **root.totals())
@@ -305,5 +446,4 @@ class Recorder(phases.Observer):
 
 
 # What the engine reports -> the method that takes it.
-NOTHING = "nothing"  # a report of a calibration
-CALLS = {NOTHING: "rest", "plan": "plan_ran", "call": "entry_fits", "entry": "entry_measured"}
+CALLS = {"plan": "plan_ran", "call": "entry_fits", "entry": "entry_measured", "end": "call_ended"}

@@ -1,17 +1,15 @@
-"""Twelve programs with a known cause: the cause is the first card, and the advice works when it is followed.
+"""Twelve programs with a known cause (`cause_programs.py`): the cause is the first card, and its advice works.
 
-Each program has its line marked `# the cause`; `advised` is the same program with the advice followed.
+`bench/cause_costs.py` compares the costs of the same programs.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -22,6 +20,7 @@ from pycompiler.debug import advice
 from pycompiler.debug.causes import summary
 from pycompiler.debug.document import Document
 from pycompiler.debug.events import Recorder
+from tests.debug.cause_programs import CHANGES, KNOWN, PROGRAMS, Make, branching, growing, hooked
 
 X = torch.ones(4)
 
@@ -46,223 +45,15 @@ def called(fn: Callable[..., Any], *calls: tuple[Any, ...], **options: Any) -> C
     return run
 
 
-def printing(x: torch.Tensor) -> torch.Tensor:
-    y = x * 2
-    print("half way")  # the cause
-    return y + 1
+def steps_of(make: Make) -> Callable[..., None]:
+    """Runs a few steps on four elements."""
 
-
-def printed_later(x: torch.Tensor) -> torch.Tensor:
-    y = x * 2
-    return y + 1
-
-
-def branching(x: torch.Tensor) -> torch.Tensor:
-    y = x * 2
-    if y.sum() > 0:  # the cause
-        y = y + 1
-    return y * 3
-
-
-def choosing(x: torch.Tensor) -> torch.Tensor:
-    y = x * 2
-    y = torch.where(y.sum() > 0, y + 1, y)
-    return y * 3
-
-
-def reading_item(x: torch.Tensor) -> torch.Tensor:
-    n = (x * 2).sum().item()  # the cause
-    return x * n
-
-
-def keeping_tensor(x: torch.Tensor) -> torch.Tensor:
-    n = (x * 2).sum()
-    return x * n
-
-
-def calling_numpy(x: torch.Tensor) -> torch.Tensor:
-    y = x * 2
-    scale = np.interp(0.5, [0.0, 1.0], np.genfromtxt(["1", "3"]))  # the cause
-    return y * float(scale)
-
-
-SCALE = float(np.interp(0.5, [0.0, 1.0], np.genfromtxt(["1", "3"])))
-
-
-def without_numpy(x: torch.Tensor) -> torch.Tensor:
-    y = x * 2
-    return y * SCALE
-
-
-def of_sizes(x: torch.Tensor) -> torch.Tensor:
-    return x * 2 + 1  # the cause
-
-
-def of_numbers(x: torch.Tensor, n: Any) -> torch.Tensor:
-    return x * n  # the cause
-
-
-class Hooked(nn.Module):
-    def __init__(self, prints: bool) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-        self.inner.register_forward_hook(self.noisy if prints else self.silent)
-
-    def noisy(self, module: nn.Module, args: Any, out: torch.Tensor) -> None:
-        print("largest", out.max())  # the cause
-
-    def silent(self, module: nn.Module, args: Any, out: torch.Tensor) -> None:
-        self.largest = out.max()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x) * 2
-
-
-@functools.lru_cache
-def total(sizes: Any) -> int:
-    return sum(sizes)
-
-
-def unhashable(x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
-    try:
-        n = total(sizes)  # the cause
-    except TypeError:
-        n = 1
-    return x * n
-
-
-def hashed_outside(x: torch.Tensor, n: int) -> torch.Tensor:
-    return x * n
-
-
-def in_threads(x: torch.Tensor) -> torch.Tensor:  # the cause
-    return x * 2
-
-
-def threads(grads: tuple[bool, ...]) -> Callable[..., None]:
     def run(compile: Callable[..., Any]) -> None:
-        compiled = compile(in_threads)
-
-        def call(grad: bool) -> None:
-            with torch.set_grad_enabled(grad):
-                compiled(X)
-
-        for grad in grads:
-            thread = threading.Thread(target=call, args=(grad,))
-            thread.start()
-            thread.join()
+        step = make(compile, 4)
+        for k in range(CHANGES):
+            step(k)
 
     return run
-
-
-@torch.library.custom_op("test_causes::plain", mutates_args=())
-def plain(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-
-
-@torch.library.custom_op("test_causes::faked", mutates_args=())
-def faked(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-
-
-@faked.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-def without_fake(x: torch.Tensor) -> torch.Tensor:
-    y = x + 1
-    z = plain(y)  # the cause
-    return z * 3
-
-
-def with_fake(x: torch.Tensor) -> torch.Tensor:
-    y = x + 1
-    z = faked(y)
-    return z * 3
-
-
-KNOWN: dict[str, torch.Tensor] = {}
-FIXED = {str(k): torch.zeros(()) for k in range(5)}
-
-
-def growing(x: torch.Tensor, key: str) -> torch.Tensor:
-    KNOWN[key] = x.sum()
-    return torch.stack(list(KNOWN.values())).mean()  # the cause
-
-
-def keeping_keys(x: torch.Tensor) -> torch.Tensor:
-    FIXED["0"] = x.sum()
-    return torch.stack(list(FIXED.values())).mean()
-
-
-def optimized(compile: Callable[..., Any]) -> None:
-    model = nn.Linear(4, 4)
-    optimizer = torch.optim.Adam(model.parameters())
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()  # the cause
-        loss = model(x).sum()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    compiled = compile(step)
-    for _ in range(4):
-        compiled(X)
-
-
-def hooked(prints: bool) -> Callable[..., None]:
-    def run(compile: Callable[..., Any]) -> None:
-        compiled = compile(Hooked(prints))
-        for _ in range(3):
-            compiled(X)
-
-    return run
-
-
-SIZES = [(torch.ones(n),) for n in (4, 5, 6, 7)]
-# name -> the program, a part of its first card, a part of the advice, the program that follows the advice
-PROGRAMS: dict[str, tuple[Callable[..., None], str, str, Callable[..., None]]] = {
-    "print": (
-        called(printing, *[(X,)] * 4), "graph break [builtin-call]", "Remove `print(", called(printed_later, *[(X,)] * 4)
-    ),
-    "branch": (
-        called(branching, *[(X,)] * 4), "graph break [data-dependent-jump]", "choose with torch.where",
-        called(choosing, *[(X,)] * 4),
-    ),
-    "item": (
-        called(reading_item, *[(X * k,) for k in range(4)]), "graph break [data-dependent-value]", "Keep the value as a tensor",
-        called(keeping_tensor, *[(X * k,) for k in range(4)]),
-    ),
-    "numpy call": (
-        called(calling_numpy, *[(X,)] * 4), "graph break [", "out of the compiled function", called(without_numpy, *[(X,)] * 4)
-    ),
-    "changing size": (
-        called(of_sizes, *SIZES, dynamic=False), "was compiled again 3 times", "without dynamic=False", called(of_sizes, *SIZES)
-    ),
-    "changing int": (
-        called(of_numbers, *[(X, n) for n in range(3, 7)], dynamic=False), "was compiled again 3 times", "Pass `n` as a tensor",
-        called(of_numbers, *[(X, torch.tensor(n)) for n in range(3, 7)], dynamic=False),
-    ),
-    "optimizer warm-up": (optimized, "was compiled again", "this is warm-up (it was None in the first call)", optimized),
-    "hook": (hooked(True), "graph break [builtin-call]", "Remove `print(", hooked(False)),
-    "unhashable": (
-        called(unhashable, *[(X, [1, 2])] * 3), "graph break [builtin-call]", "before the compiled function",
-        called(hashed_outside, *[(X, 1)] * 3),
-    ),
-    "thread switching": (
-        threads((True, False) * 2), "grad mode False, expected True", "the same grad mode", threads((True,) * 4)
-    ),
-    "custom operator": (
-        called(without_fake, *[(X,)] * 3), "graph break [operator-failed]", "Register a fake kernel (register_fake)",
-        called(with_fake, *[(X,)] * 3),
-    ),
-    "growing container": (
-        called(growing, *[(X, str(k)) for k in range(4)]), "was compiled again 3 times", "Keep the keys of `KNOWN`",
-        called(keeping_keys, *[(X,)] * 4),
-    ),
-}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -274,14 +65,14 @@ def _plain_state() -> Any:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_cause_is_the_first_card_and_its_advice_works(name: str) -> None:
-    run, what, do, advised = PROGRAMS[name]
-    document = document_of(run)
+    program = PROGRAMS[name]
+    document = document_of(steps_of(program.caused))
     first = document.data["causes"][0]
-    assert what in first["what"], first
-    assert do in first["do"], first
+    assert program.what in first["what"], first
+    assert program.do in first["do"], first
     assert document.line(first["where"]).endswith("# the cause"), first
     assert document.data["advice"][0]["what"] == first["what"]
-    after = document if advised is run else document_of(advised)  # nothing to do
+    after = document_of(steps_of(program.advised))
     assert [cause["what"] for cause in after.data["causes"] if not cause["warm_up"]] == []
 
 
@@ -299,13 +90,13 @@ def test_a_statement_with_several_breaks_is_one_cause() -> None:
 
 
 def test_breaks_of_a_hook_follow_from_its_print() -> None:
-    (cause,) = document_of(hooked(True)).data["causes"]
+    (cause,) = document_of(steps_of(hooked(True))).data["causes"]
     kinds = {row["what"].partition("]")[0] for row in cause["follows"]}
     assert kinds == {"graph break [builtin-call", "graph break [running-iterator"}
 
 
 def test_a_recompile_for_the_value_of_a_broken_statement_follows_from_the_break() -> None:
-    (cause,) = document_of(PROGRAMS["item"][0]).data["causes"]
+    (cause,) = document_of(steps_of(PROGRAMS["item"].caused)).data["causes"]
     assert [row["kind"] for row in cause["follows"]] == ["recompile"]
     assert "1 recompile follows from it" in cause["what"]
 
@@ -339,6 +130,115 @@ def test_costs_are_parts_of_a_step() -> None:
     assert sum(cause["cost"][part] for part in ("eager", "guards", "dispatch")) < steps["step"]
     assert " a step" in document.data["advice"][0]["cost"]
     assert summary(document).startswith("1 break costs about ") and summary(document).endswith(" a step")
+
+
+# the accounting, with given times ------------------------------------------------------------------------------------
+FILE = "/program/train.py"
+STATEMENT = {"print": "print('loss')", "branch": "if y.sum() > 0:", "operator": "z = plain(y)"}
+
+
+def frame(number: int, line: int | None = None, *, models: tuple[int, ...] = (), broke: dict[str, Any] | None = None,
+          seconds: float = 0.0) -> dict[str, Any]:  # fmt: skip
+    """The event of a frame of `step`; line: where it resumes."""
+    function = f"resume_in_step_at_{line}" if line else "step"
+    source = [(3, STATEMENT["print"]), (4, STATEMENT["branch"]), (5, STATEMENT["operator"])]
+    return {"event": "frame", "number": number, "models": list(models), "function": function, "file": FILE, "line": 1,
+            "parameters": [], "source": source, "hooked": False, "inlined": [], "seconds": seconds, "operators": 1,
+            "graph": None, "guards": [], "break": broke, "id": f"[0/{number}]", "title": "step"}  # fmt: skip
+
+
+def broken(kind: str, reason: str, line: int) -> dict[str, Any]:
+    stack = [{"file": FILE, "line": line, "function": "step", "text": ""}]
+    return {"kind": kind, "reason": reason, "hint": "no hint", "stack": stack}
+
+
+def graph_events(number: int, *nanoseconds: float) -> list[dict[str, Any]]:
+    """A graph of model `number`, of one kernel for each time."""
+    steps = [{"name": f"kernel {k}", "kind": "kernel", "operators": [], "reads": 0, "writes": 0, "work": 0}
+             for k in range(len(nanoseconds))]  # fmt: skip
+    return [
+        {"event": "graph", "number": number, "model": number, "kind": "inference", "steps": steps, "nodes": [],
+         "memory": {}, "unfused": [], "code": "", "phases": {}},
+        {"event": "calls", "graph": number, "calls": 10, "least": list(nanoseconds), "total": [], "rest": 0.0},
+    ]  # fmt: skip
+
+
+def steps_event(**parts: Any) -> dict[str, Any]:
+    """Ten steps of frame 0; parts: nanoseconds of one step."""
+    found = {part: {k: 10 * ns for k, ns in parts.get(part, {}).items()}
+             for part in ("before", "guards", "graph", "dispatch", "operators", "functions")}  # fmt: skip
+    return {
+        "event": "steps",
+        "root": 0,
+        "function": "step",
+        "calls": 20,
+        "steps": 10,
+        "outside": 1e4,
+        "last": [],
+        **found,
+    }
+
+
+def cost_of(*events: dict[str, Any]) -> dict[str, float]:
+    (cause,) = Document.of([{"event": "start"}, *events]).data["causes"]
+    found: dict[str, float] = cause["cost"]
+    assert cause["gain"] == pytest.approx(sum(found.values()))
+    return found
+
+
+PARTS = {
+    "guards": {0: 1.0, 1: 2.0, 2: 3.0}, "before": {1: 100.0, 2: 200.0}, "dispatch": {0: 10.0, 2: 20.0},
+    "graph": {0: 500.0, 2: 900.0},
+}  # fmt: skip
+PRINTED = "call of a builtin: print(Tensor)"
+
+
+def test_the_cost_of_a_break_is_that_of_both_continuations() -> None:
+    """The fusion is that of the cheaper kernel beside both breaks, with its share of the graph's median time."""
+    events = [frame(0, models=(0,), broke=broken("builtin-call", PRINTED, 3)),
+              frame(1, 3, broke=broken("builtin-call", PRINTED, 3)), frame(2, 3, models=(2,)),
+              *graph_events(0, 100.0, 300.0), *graph_events(2, 150.0, 300.0), steps_event(**PARTS)]  # fmt: skip
+    expected = {"eager": 300.0, "guards": 5.0, "dispatch": 20.0, "fusion": 300.0, "compiles": 0.0}
+    assert cost_of(*events) == pytest.approx(expected)  # min(300 * 500 / 400, 150 * 900 / 450)
+
+
+def test_a_value_that_later_code_needs_saves_no_kernel() -> None:
+    events = [frame(0, models=(0,), broke=broken("data-dependent-jump", "branch on a tensor", 4)), frame(1, 4, models=(2,)),
+              *graph_events(0, 300.0), *graph_events(2, 300.0), steps_event(**PARTS)]  # fmt: skip
+    assert cost_of(*events) == pytest.approx(
+        {"eager": 100.0, "guards": 2.0, "dispatch": 20.0, "fusion": 0.0, "compiles": 0.0}
+    )
+
+
+def test_a_custom_operator_itself_is_no_cost_of_its_break() -> None:
+    reason = f"an operator raised: {advice.NO_FAKE}"
+    events = [frame(0, models=(0,), broke=broken("operator-failed", reason, 5)), frame(1, 5, models=(2,)),
+              *graph_events(0, 300.0), *graph_events(2, 300.0),
+              steps_event(**PARTS, functions={1: 60.0}, operators={1: 50.0})]  # fmt: skip
+    assert cost_of(*events) == pytest.approx(
+        {"eager": 40.0, "guards": 2.0, "dispatch": 20.0, "fusion": 0.0, "compiles": 0.0}
+    )
+
+
+def test_the_cost_of_a_frame_that_nothing_continues() -> None:
+    """The frame runs eagerly to its end, without its operators, which a graph would run."""
+    events = [frame(0, broke=broken("builtin-call", "call of a builtin: total([1, 2])", 3)),
+              steps_event(guards={0: 1.0}, before={0: 700.0}, operators={0: 300.0})]  # fmt: skip
+    assert cost_of(*events) == {"eager": 400.0, "guards": 0.0, "dispatch": 0.0, "fusion": 0.0, "compiles": 0.0}
+
+
+@pytest.mark.parametrize(("aspect", "seconds"), [("number", 0.75), ("sizes", 0.5)])
+def test_the_cost_of_recompiles_is_their_time_over_all_calls(aspect: str, seconds: float) -> None:
+    """A program with dynamic sizes compiles once more: one of the recompiles stays."""
+    difference = {"kind": "equal", "text": "n == 3", "stack": [], "source": "L['n']", "aspects": [aspect], "seen": "4"}
+    events = [frame(0, seconds=1.0)]
+    for k in (1, 2, 3):
+        events += [frame(k, seconds=0.25 - 0.0625 * (k == 3)),
+                   {"event": "recompile", "function": "step", "file": FILE, "line": 1, "reasons": ["n == 3"],
+                    "differences": [difference], "id": f"[0/{k}]", "title": "step"}]  # fmt: skip
+    events += [{"event": "phase", "name": "backward", "seconds": 0.0625, "id": "[0/3]"}, steps_event(guards={0: 1.0})]
+    assert cost_of(*events) == {"eager": 0.0, "guards": 0.0, "dispatch": 0.0, "fusion": 0.0,
+                                "compiles": pytest.approx(seconds * 1e9 / 20)}  # fmt: skip
 
 
 def test_a_single_call_has_no_costs() -> None:

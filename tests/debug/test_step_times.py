@@ -6,8 +6,11 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 
+import pycompiler
 from pycompiler.debug.document import Document
+from pycompiler.debug.events import Recorder
 from pycompiler.debug.step_shares import launched_keys, shares_of, spent, timeline_of
 from pycompiler.debug.step_times import StepTimes
 
@@ -134,6 +137,61 @@ def test_the_times_of_kernels_of_the_last_step() -> None:
         clock.plan(10, 1, 9)
     (found,) = clock.times.totals()
     assert found["inner"] == [[1_000, 2_000], []] and found["device"] is None
+
+
+def test_the_end_of_a_call_splits_the_time_outside() -> None:
+    """The end is seen in some steps only.  These take longer, so that all other parts are taken from the other steps."""
+    clock = Clock()
+    for k in range(6):
+        clock.call(50, "step", 0, True)
+        if k in (2, 4):
+            clock.times.returned(clock.after(90), 0)
+            clock.over()
+            clock.after(-30)
+    (found,) = clock.times.totals()
+    assert spent(found | {"step": 1.0})["outside"] == pytest.approx(20_000.0)
+    assert found["before"] == pytest.approx({0: 5 * 30_000.0})
+
+
+def test_operators_are_a_share_of_their_stretch() -> None:
+    clock = Clock()
+    for timed in (False, True, False, False):
+        clock.call(5, "step", 0, True)
+        clock.call(80 if timed else 40, "resume", 1, False)  # timed operators take longer
+        if timed:
+            clock.times.operators({1: 60_000.0})
+    (found,) = clock.times.totals()
+    assert (found["before"], found["operators"]) == (pytest.approx({1: 120_000.0}), pytest.approx({1: 90_000.0}))
+
+
+def test_an_eager_function_is_part_of_the_stretch_around_it() -> None:
+    clock = Clock()
+    for _ in range(3):
+        clock.call(5, "step", 0, True)
+        clock.times.eager_call(clock.after(10))
+        clock.over()
+        clock.call(30, "resume", 1, False)
+    (found,) = clock.times.totals()
+    assert (found["before"], found["functions"]) == (pytest.approx({1: 80_000.0}), pytest.approx({1: 60_000.0}))
+
+
+def test_reports_of_all_threads_are_handled_at_the_end() -> None:
+    """Reports wait, and a thread may end before."""
+    events: list[Any] = []
+    compiled = pycompiler.compile(lambda x: x + 1, backend="native")
+
+    def calls() -> None:
+        for _ in range(100):
+            compiled(torch.ones(2))
+
+    with Recorder(events.append, costs=True):
+        calls()
+        thread = threading.Thread(target=calls)
+        thread.start()
+        thread.join()
+    last = {event["event"]: event for event in events}
+    assert (last["steps"]["calls"], last["steps"]["steps"]) == (200, 198)  # two threads, no step with a compile
+    assert last["calls"]["calls"] == 200
 
 
 # the timeline --------------------------------------------------------------------------------------------------
