@@ -123,8 +123,7 @@ def served(number: int, place: Path, name: str, *, runs: bool) -> ReportServer:
 def serve_until_interrupt(server: ReportServer) -> None:
     from pycompiler.debug.report_server import wait_for_interrupt
 
-    print(f"report: {server.url} shows the page until Ctrl-C", file=sys.stderr, flush=True)
-    wait_for_interrupt()
+    wait_for_interrupt(f"report: {server.url} shows the page until Ctrl-C")
 
 
 def diff(old: Path, new: Path) -> int:

@@ -20,6 +20,7 @@ import hashlib
 import json
 import signal
 import socketserver
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -231,12 +232,13 @@ class ReportServer(ThreadingHTTPServer):
         self.server_close()
 
 
-def wait_for_interrupt() -> None:
-    """Return at Ctrl-C, or at SIGTERM."""
+def wait_for_interrupt(line: str) -> None:
+    """Print a line on stderr; return at Ctrl-C, or at SIGTERM."""
     try:
         with contextlib.suppress(ValueError):  # threads other than the main thread have no signals
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.default_int_handler)
+        print(line, file=sys.stderr, flush=True)
         threading.Event().wait()
     except KeyboardInterrupt:
         pass

@@ -330,7 +330,7 @@ def test_a_program_that_is_served(arguments: list[str], status: int, tmp_path: P
         written = (tmp_path / "pycompiler_report.html").read_text()
         assert {**embedded(written), "end": 0} == {**last, "end": 0}
         os.kill(int((tmp_path / "served by").read_text()), signal.SIGINT)
-        assert process.wait(LONGEST) == status
+        assert process.wait(LONGEST) == status, process.stderr.read()
 
 
 def test_a_folder_that_is_served(tmp_path: Path) -> None:
