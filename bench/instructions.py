@@ -5,21 +5,28 @@ pytest's EXPRESSION selects, such as `pycompiler and linears`) under valgrind an
 counts beside the times with `--instructions counts.json`.  Each case runs its round of calls once and then twice
 between two marks: the difference is one round without any overhead.  Needs valgrind with its headers, and a C
 compiler.  The processor that valgrind emulates has no AVX-512, so kernels are compiled for AVX2.
+
+`--compiles` counts cold compiles instead: function, graph and kernels are new each time.  The C++ compiler is another process,
+and is not counted.  Compare two commits by two worktrees, each with its engine: `PYTHONPATH=<worktree> python
+<worktree>/bench/instructions.py --compiles`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
+import itertools
 import json
 import os
 import platform
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +34,9 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 BENCHES = ("bench_guards.py", "bench_calls.py")
+COMPILES = ("instructions.py",)
+WARM = 3  # compiles before the counted ones: they import modules and fill tables of the process
+RUNS = 5  # counted compiles
 INSIDE = "BENCH_MARKS"  # path of the library of marks, for the process under valgrind
 
 # Valgrind's client requests are macros: a library turns them into functions.
@@ -57,26 +67,74 @@ class Counting:
             self.marks.dump(json.dumps(label).encode())
         self.marks.stop()
 
+    def each(self, work: Callable[[], Any], times: int) -> None:
+        """Counts each of several runs alone, without the garbage collector: `counts` takes the median."""
+        gc.collect()
+        gc.disable()
+        for number in range(times):
+            self.marks.start()
+            work()
+            self.marks.dump(json.dumps({"group": self.group, "run": number, **self.extra_info}).encode())
+            self.marks.stop()
+        gc.enable()
+
 
 @pytest.fixture
 def benchmark() -> Counting:
     return Counting()
 
 
+# A function of its own number, so that no earlier compile has its code, its graph or its kernel.
+COLD = {
+    "one graph": "def step(x):\n    return (x @ x).relu().softmax(-1).sum() * {number}.5\n",
+    "a graph break": "def step(x):\n    y = x.sin() * {number}.5\n    print(end='')\n    return (y @ y).softmax(-1).sum()\n",
+}
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["pycompiler forward", "pycompiler forward and backward"])
+@pytest.mark.parametrize("name", COLD)
+def test_compiles(benchmark: Counting, name: str, backward: bool) -> None:
+    import torch
+
+    import pycompiler
+
+    numbers = itertools.count(1)
+    x = torch.ones(4, 4, requires_grad=backward)
+
+    def work() -> None:
+        namespace: dict[str, Any] = {}
+        exec(COLD[name].format(number=next(numbers)), namespace)
+        result = pycompiler.compile(namespace["step"], dynamic=False)(x)
+        if backward:
+            result.backward()
+
+    for _ in range(WARM):
+        work()
+    benchmark.group = f"compile: {name}, {'forward and backward' if backward else 'forward'}"
+    benchmark.extra_info.update(impl="pycompiler", calls=1)
+    benchmark.each(work, RUNS)
+
+
 def counts(folder: Path) -> dict[str, dict[str, float]]:
     """Instructions of a call by group and implementation, from callgrind's dumps."""
     rounds: dict[tuple[str, str], dict[int, float]] = {}
+    runs: dict[tuple[str, str], list[float]] = {}
     for path in folder.glob("callgrind.*"):
         text = path.read_text(errors="replace")
         name = re.search(r"^desc: Trigger: Client Request: (\{.*\})$", text, re.M)
         total = re.search(r"^(?:totals|summary): (\d+)", text, re.M)
         if name and total:
             label = json.loads(name[1])
+            if "run" in label:
+                runs.setdefault((label["group"], label["impl"]), []).append(int(total[1]) / label["calls"])
+                continue
             by_rounds = rounds.setdefault((label["group"], label["impl"]), {})
             by_rounds[label["rounds"]] = int(total[1]) / label["calls"]
     found: dict[str, dict[str, float]] = {}
     for (group, impl), by_rounds in sorted(rounds.items()):
         found.setdefault(group, {})[impl] = by_rounds[2] - by_rounds[1]
+    for (group, impl), each in sorted(runs.items()):
+        found.setdefault(group, {})[impl] = statistics.median(each)
     return found
 
 
@@ -94,7 +152,7 @@ def compiler_for_avx2(folder: Path) -> str:
     return str(script)
 
 
-def run_benches(folder: Path, select: str) -> int:
+def run_benches(folder: Path, select: str, benches: Sequence[str]) -> int:
     """Runs the selected benches under callgrind, which writes its dumps to `folder`; the exit code."""
     build_marks(folder)
     env = {
@@ -110,7 +168,7 @@ def run_benches(folder: Path, select: str) -> int:
     if platform.machine() == "x86_64":
         env["CXX"] = compiler_for_avx2(folder)
     command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/callgrind"]
-    command += [sys.executable, "-m", "pytest", "-q", "-k", select, *(str(HERE / name) for name in BENCHES)]
+    command += [sys.executable, "-m", "pytest", "-q", "-k", select, *(str(HERE / name) for name in benches)]
     command += ["-p", "no:benchmark", "-p", "instructions", "-p", "no:cacheprovider"]
     command += ["-o", "addopts=--import-mode=importlib", "-o", "timeout=0"]
     return subprocess.run(command, env=env, cwd=HERE.parent).returncode
@@ -133,6 +191,7 @@ def table(found: dict[str, dict[str, float]]) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-k", dest="select", default="pycompiler or torch.compile or eager", help="as pytest's -k")
+    parser.add_argument("--compiles", action="store_true", help="count cold compiles instead of calls")
     parser.add_argument("--out", type=Path, help="write the counts as JSON")
     parser.add_argument("--dumps", type=Path, help="keep callgrind's dumps in this folder, for callgrind_annotate")
     args = parser.parse_args()
@@ -142,7 +201,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.dumps.resolve() if args.dumps else Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        code = run_benches(folder, args.select)
+        code = run_benches(folder, args.select, COMPILES if args.compiles else BENCHES)
         found = counts(folder)
     print("\n".join(table(found)))
     if args.out:

@@ -28,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     operators.add_arguments(
         commands.add_parser("operator", help="shows the path of an operator from a call to its kernel")
     )
-    options = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args([*given[:1], *report.with_port(given[1:])])
     return MAINS[options.command](options)
 
 

@@ -120,15 +120,20 @@ GraphBreak = Unsupported
 
 @dataclass
 class CompilePosition:
-    """The position of a compile when it failed; unknown parts are empty."""
+    """The position of a compile when it failed; unknown parts are empty.
+
+    `compile`: the compile's id and name, as in the log: `[0/1/forward] step#1.forward`.
+    """
 
     function: str = ""
     filename: str = ""
     lineno: int = 0
     operator: str = ""
+    compile: str = ""
 
     def __str__(self) -> str:
         known = (
+            self.compile,
             f"function {self.function}" if self.function else "",
             f"{self.filename}:{self.lineno}" if self.filename else "",
             f"operator {self.operator}" if self.operator else "",

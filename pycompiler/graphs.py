@@ -71,7 +71,7 @@ def compile_aten(
         with torch._C.DisableTorchFunction():
             program, plan = planned(gm, name)
         if (title := compile_names.current()) is not None and name == UNNAMED:
-            plan.name = title.name  # for errors and ranges; kernels keep their own names, which make them shareable
+            plan.name = str(title)  # for errors and ranges; kernels keep their own names, which make them shareable
         phases.artefact("plan", (plan, program.inputs))
         if log_output.enabled:
             from pycompiler.runtime.output_code import output_code  # imports cffi, which only readers need

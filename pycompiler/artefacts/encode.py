@@ -315,8 +315,12 @@ def _plan(e: Encoder, value: Any) -> Token:
             e.libraries.append(Path(plan.library).read_bytes())
         except OSError as error:
             raise Unsavable(f"the kernels of graph {plan.name} are gone: {error}") from None
+    name = plan.name.rpartition("] ")[2]  # the numbers in an id belong to this process
     made = e.add(
-        "plan", e.value(plan.__class__(**{**plan.__dict__, "library": None, "source": ""})), library, plan.source
+        "plan",
+        e.value(plan.__class__(**{**plan.__dict__, "name": name, "library": None, "source": ""})),
+        library,
+        plan.source,
     )
     e.remember(value, made)
     if value.exclusive is not None:

@@ -17,6 +17,7 @@ Reports
 - step_shares.py, guard_groups.py: the parts of a step, and guards by object and line
 - page.py, html_parts.py, page_data.py, number_format.py, templates/: the document as a page
 - report.py, child_program.py, program.py: the report of a program
+- report_server.py: the report in a browser, while the program runs
 - comparison.py: two reports compared; exit_summary.py: one line at a program's end
 - explain.py, profiler.py: a report of one call, and a backend that only observes
 - render.py, directory.py: artefacts as text, and the debug directory

@@ -1,12 +1,16 @@
 """`python -m pycompiler cache ls|rm|verify`: commands for the kernel cache.
 
-In: keys, or prefixes of keys (none: all).  Out: one line per entry, and an exit status.
+In: keys, or prefixes of keys (none: all).  Out: one line per entry, and an exit status.  `ls` names the program and the line
+that made an entry; several programs may use it, and the first one is named.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pycompiler.errors import ArgumentError
 from pycompiler.runtime import disk_cache, disk_entries
@@ -25,11 +29,25 @@ def chosen(root: Path, keys: list[str]) -> list[Entry]:
 
 
 def line(entry: Entry) -> str:
-    return f"{entry.key[:SHOWN]}  {entry.bytes / 1024:8.0f} KiB  {entry.kernels:3} kernels  used {entry.age_days:.1f} days ago"
+    used = f"used {entry.age_days:.1f} days ago"
+    made = entry.origin or "made by an unknown program"
+    return f"{entry.key[:SHOWN]}  {entry.bytes / 1024:8.0f} KiB  {entry.kernels:3} kernels  {used}  {made}"
+
+
+def data(entry: Entry) -> dict[str, Any]:
+    """An entry as JSON; `used`: seconds since the epoch, `origin`: null for an entry of an earlier version."""
+    origin = entry.origin
+    return {
+        "key": entry.key, "bytes": entry.bytes, "kernels": entry.kernels, "used": entry.used,
+        "origin": asdict(origin) if origin else None,
+    }  # fmt: skip
 
 
 def ls(root: Path, options: argparse.Namespace) -> int:
     found = chosen(root, options.keys)
+    if options.json:
+        print(json.dumps([data(entry) for entry in found], indent=1))
+        return 0
     for entry in found:
         print(line(entry))
     print(f"{root}: {len(found)} entries, {sum(e.bytes for e in found) / 1e6:.1f} MB")
@@ -68,6 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, help=(run.__doc__ or "lists the entries, the most recently used first").split(":")[0]
         )
         command.add_argument("keys", nargs="*", help="keys, or prefixes of keys; default: all")
+        if name == "ls":
+            command.add_argument("--json", action="store_true", help="print the entries as JSON")
         if name == "rm":
             command.add_argument("--all", action="store_true", help="remove all entries")
             command.add_argument(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from pycompiler import config
 from pycompiler.debug.describe import Data
@@ -33,6 +33,13 @@ VARIABLE = "PYCOMPILER_TRACE"
 EVENTS = "0.jsonl"  # the program's own events, sorted before other processes' (`debug/trace.py`)
 # Signals sent to our process that are meant for the program.  A terminal sends Ctrl-C to both.
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Server(Protocol):
+    """A server of the report (`report_server.py`)."""
+
+    def start(self) -> None: ...
+    def server_close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -73,16 +80,22 @@ def run(
     costs: bool,
     every: float | None = None,
     meanwhile: Callable[[], None] = lambda: None,
+    server: Server | None = None,
 ) -> Ended:
     """Run the program; see the module.  `meanwhile` is called `every` so many seconds until the program ends.
 
+    `server` starts in this process after the fork, since threads do not survive one; the child closes its socket.
     If this process has computed gradients, the child cannot compute any, since autograd's threads do not survive a fork.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     child = os.fork()
     if child == 0:
+        if server is not None:
+            server.server_close()
         _inside(program, folder, costs)
+    if server is not None:
+        server.start()
     with _forwarding_signals(child):
         status = _wait(child, every, meanwhile)
     if os.WIFSIGNALED(status):

@@ -6,7 +6,8 @@ In: `config.trace.enabled` (TORCH_COMPILE_DEBUG=1).  Out, with the names of torc
         torchdynamo/debug.log                    capture of frames
         torchinductor/aot_model___0_debug.log    autograd: the joint graph of model 0
         torchinductor/model__0_forward_1.0/      one ATen graph of it: the files of `FILES`, each by its switch
-        torchinductor/names.txt                  of each folder the compile: `[0/1] step#1.forward`, and the function's place
+        torchinductor/names.txt                  of each folder the compile: `[0/1/forward] step#1.forward`, and the
+                                                 function's place; printed files begin with the same line
 
 A file that cannot be written is reported once in the log; the compile goes on.
 """
@@ -220,4 +221,10 @@ class Directory(phases.Observer):
         for file, row in FILES.items():
             if row.artefact == name and config.get_knob(f"trace.{row.switch}"):
                 with self.safely(file):
-                    graph.path(file).write_text(row.text(graph.made))
+                    graph.path(file).write_text(heading(file) + row.text(graph.made))
+
+
+def heading(file: str) -> str:
+    """The first line of a printed file: the name of the compile and the function's place."""
+    known = compile_names.current()
+    return f"# {known}, {known.place}\n" if known is not None and not file.endswith(".svg") else ""

@@ -41,7 +41,7 @@ def name(graph: Data) -> str:
     return (
         f"{graph['kind']} graph {graph['number']}"
         + (f" of model {graph['model']}" if graph["model"] is not None else "")
-        + (f", {graph['title']}" if graph.get("title") else "")
+        + (f", {graph.get('id') or ''} {graph['title']}" if graph.get("title") else "")
     )
 
 

@@ -35,7 +35,7 @@ class PhaseRanges(phases.Observer):
         made = None
         if getattr(profiler, FLAG, False):
             title = compile_names.current()
-            made = Range(f"{PREFIX}{phase}{f' of {title.name}' if title else ''}")
+            made = Range(f"{PREFIX}{phase}{f' of {title}' if title else ''}")
             made.__enter__()
         self.state.open.append(made)
 

@@ -92,21 +92,28 @@ def chrome_row(event: Data, pid: int) -> Data | None:
             * 1e6,  # so that spans of a thread nest, as the format requires
             "args": told,
         }
+    named = {k: event[k] for k in ("id", "title") if event.get(k) is not None}
     instant = {**common, "ph": "i", "s": "t", "ts": event["at"] * 1e6}
     if event["event"] == "frame":
         told = {"file": event["file"], "line": event["line"], "break": event["break"] and event["break"]["reason"]}
-        return {**instant, "name": f"frame {event['function']}", "args": told}
+        return {**instant, "name": f"frame {event['function']}", "args": {**named, **told}}
     if event["event"] == "recompile":
-        return {**instant, "name": f"recompile of {event['function']}", "args": {"reasons": event["reasons"]}}
+        return {**instant, "name": f"recompile of {event['function']}", "args": {**named, "reasons": event["reasons"]}}
     return None
+
+
+def files(place: Path) -> list[Path]:
+    """The traces in a folder, or the one file; none if there is neither."""
+    return [place] if place.is_file() else sorted(path for path in place.glob("*.jsonl") if path.is_file())
 
 
 def read(place: Path) -> Iterator[Data]:
     """The events of all processes in a folder, or of one file, one process after the other.
 
-    Truncated lines and lines without an event are skipped.  ArgumentError for an event with wrong fields (`event_fields.py`).
+    Truncated lines (of a process that was killed, or that writes at this moment) and lines without an event are skipped.
+    ArgumentError for an event with wrong fields (`event_fields.py`).
     """
-    for path in [place] if place.is_file() else sorted(p for p in place.glob("*.jsonl") if p.is_file()):
+    for path in files(place):
         with path.open(encoding="utf-8", errors="replace") as lines:
             for number, line in enumerate(lines, 1):
                 try:

@@ -24,7 +24,7 @@ from pycompiler.capture.interpreter import inlining_rules
 from pycompiler.capture.interpreter.frame import Captured, capture_frame
 from pycompiler.capture.recipe.recipe import Recipe, weakly
 from pycompiler.capture.recording.input_symbols import SymbolPolicy
-from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
+from pycompiler.errors import BackendError, BadBackendResult, InternalError, PyCompilerError, Unsupported, UserError
 from pycompiler.ir import choices, compile_names, phases
 from pycompiler.ir.guards import (
     Guard,
@@ -107,7 +107,12 @@ class FrameCompiler:
         if name := program_builtins.replaced():
             return self.without(name, fn.fn)
         with compile_names.named_compile(self.family.title_of(fn, values)):
-            return self.entry_for(fn, values, reasons)
+            try:
+                return self.entry_for(fn, values, reasons)
+            except PyCompilerError as error:
+                if not isinstance(error, InternalError):  # whose message has the name
+                    compile_names.add_name(error)
+                raise
 
     def entry_for(self, fn: CompiledFunction, values: dict[str, Any], reasons: list[tuple[int, int]]) -> Entry | None:
         function: types.FunctionType = fn.fn

@@ -170,7 +170,7 @@ def joint(
     of_forward, of_backward = ({} if v is None else {GRAPHS: v} for v in overridden(gm).values())
     knobs = {**own_knobs.now(), **(of_backward or ({GRAPHS: config.triton.cudagraphs} if of_forward else {}))}
     try:
-        with phases.model(number), own_knobs(of_forward):
+        with compile_names.named_model(), phases.model(number), own_knobs(of_forward):
             return autograd.compile_joint(
                 gm,
                 example_inputs,
@@ -226,7 +226,11 @@ def compile_backward(
     with compile_names.named_compile(title), compiling(f"backward of {forward or 'a graph'}"), phase("backward"), \
             RESTING_COLLECTOR, \
          ALWAYS, Listening(), own_knobs(knobs), phases.model(number):  # fmt: skip
-        made = seen("backward", module, inputs)
+        try:
+            made = seen("backward", module, inputs)
+        except Exception as error:
+            compile_names.add_name(error)
+            raise
     return _as_it_is(module, forward, name) if (name := program_builtins.replaced()) else made
 
 

@@ -262,6 +262,7 @@ def located(error: Exception, code: types.CodeType) -> InternalError:
         filename=frame.filename if frame else code.co_filename,
         lineno=frame.lineno if frame else code.co_firstlineno,
         operator=operator,
+        compile=compile_names.name_of_error(error),
     )
 
 

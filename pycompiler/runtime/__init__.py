@@ -9,6 +9,7 @@ In: a schedule and the source of its kernels.  Out: `ir.plan.Plan` with its libr
 - `cuda_graphs.py`: what of a plan is recorded as a CUDA graph, and when.
 - `triton_build.py`: Triton source -> GPU binaries.
 - `disk_cache.py`, `disk_entries.py`, `private_files.py`: the cache on disk, its entries, file permissions.
+- `entry_origin.py`: the program and the compile that built an entry.
 - `output_code.py`: a plan as a Python file.
 - `heap.py`: memory of freed tensors.
 """

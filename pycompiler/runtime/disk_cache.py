@@ -1,7 +1,7 @@
 """Compiled libraries on disk, safe to share between the processes of one user.
 
 In: a key (hex digest) and a function that fills a fresh folder.  Out: the folder of a verified entry: `<root>/<key>/`
-with `kernels.so`, `kernels.cpp` and `manifest.json` (sha256 of each file).
+with `kernels.so`, `kernels.cpp` and `manifest.json` (sha256 of each file), and `origin.json` (`entry_origin.py`).
 
 Invariants:
 
@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pycompiler import config
+from pycompiler.runtime import entry_origin
 from pycompiler.runtime.private_files import Unsafe, check_above, check_private
 
 __all__ = ["Unsafe", "check_above", "check_private"]
@@ -184,6 +185,7 @@ def _publish(work: Path, entry: Path, key: str) -> None:
     manifest = {"format": FORMAT, "key": key, "sha256": {n: file_digest(work / n) for n in names}}
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1))
     os.chmod(work / MANIFEST, 0o600)
+    entry_origin.write(work)
     for _ in range(8):
         try:
             os.rename(work, entry)

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pycompiler.runtime import disk_cache
+from pycompiler.runtime import disk_cache, entry_origin
+from pycompiler.runtime.entry_origin import Origin
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Entry:
     @property
     def age_days(self) -> float:
         return max(0.0, time.time() - self.used) / 86400
+
+    @property
+    def origin(self) -> Origin | None:
+        """The program and the compile that built the entry, if known."""
+        return entry_origin.read(self.folder)
 
     def damage(self) -> str:
         """The damage of the entry, "" if there is none."""

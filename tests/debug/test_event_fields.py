@@ -131,7 +131,7 @@ def test_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "t.jsonl").write_text('{"event": "phase", "at": 0, "thread": 1, "name": 3}\nnot a line\n')
 
     class Options:
-        folder, out = str(tmp_path), None
+        folder, out, serve = str(tmp_path), None, None
 
     assert trace_main(Options) == 2  # type: ignore[arg-type]
     assert "line 1, is not an event of pycompiler: phase.name is an integer, expected a text" in capsys.readouterr().err

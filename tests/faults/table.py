@@ -98,7 +98,7 @@ TABLE = (
     Row("slow_pass", "ONE", SLOW, ("s of compiles are the phase scheduling's", "compile.prof names the functions"), command=REPORT, peer="""python -c "import runpy, torch; runpy.run_path('program.py'); print(torch._dynamo.utils.compile_times())" """.strip()),
     Row("damaged_artefact", "ARTEFACT", ERROR, ("program.artefact", "damaged"), command=RUN, peer=RUN,
         doc="a file that was saved is damaged"),
-    Row("out_of_memory", "MEMORY_OUT", ERROR, ("graph program#0.inference, step 0 (alloc slot 1, for ", "program.py:6 in program", "you tried to allocate 1125899906842624 bytes"), command=RUN, peer=RUN,
+    Row("out_of_memory", "MEMORY_OUT", ERROR, ("graph [0/0/inference] program#0.inference, step 0 (alloc slot 1, for ", "program.py:6 in program", "you tried to allocate 1125899906842624 bytes"), command=RUN, peer=RUN,
         doc="a graph needs more memory than there is"),
     Row("branch_on_data", "BRANCH", SLOW, ("program.py:5", "if x.sum() > 0:"), command="PYCOMPILER_LOGS=graph_breaks python program.py",
         peer=logs("graph_breaks"), doc="a branch depends on data"),
