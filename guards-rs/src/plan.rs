@@ -871,10 +871,10 @@ fn kind_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<u8> {
 /// `_native.matrix_product(addresses, numbers, threads)`: the engine's kernel, for the plan's oracle and for tests.  The
 /// numbers are those of `ir.plan.Product.scalars`; the addresses must be those of such matrices.
 #[pyfunction]
-fn matrix_product(addresses: [usize; 3], numbers: [i64; 10], threads: i32) -> PyResult<()> {
+fn matrix_product(py: Python<'_>, addresses: [usize; 3], numbers: [i64; 10], threads: i32) -> PyResult<()> {
     match KernelFn::matrix_product().call(&addresses, &numbers, threads) {
         0 => Ok(()),
-        code => Err(PyRuntimeError::new_err(format!("the product of matrices ended with the error {code}"))),
+        code => Err(kernel_error(py, code)),
     }
 }
 

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 import pycompiler
+from pycompiler import _native
 from pycompiler.artefacts.data import FORMAT
 from pycompiler.errors import ArtefactError
 from pycompiler.ir.persistent_names import VERSIONED
@@ -44,21 +45,22 @@ def own_sources() -> str:
     """A digest of this package's sources: the version alone does not change with each edit.
 
     An installed wheel has the digest of each file in its RECORD
-    (https://packaging.python.org/en/latest/specifications/recording-installed-packages).  They are used unless a
-    source was changed after the installation: reading 500 files takes longer than the rest of a load.
+    (https://packaging.python.org/en/latest/specifications/recording-installed-packages).  They are used unless a file
+    was changed after the installation: reading 500 files takes longer than the rest of a load.
     """
     root = Path(pycompiler.__file__).parent
-    times = dict(sorted(_sources(str(root), root.name)))
-    known = recorded(root.parent, times) or {name: _digest(root.parent / name) for name in times}
-    return hashlib.sha256("".join(f"{name} {known[name]}\n" for name in times).encode()).hexdigest()
+    files = dict(sorted(_sources(str(root), root.name)))
+    known = recorded(root.parent, files) or {name: _digest(root.parent / name) for name in files}
+    return hashlib.sha256("".join(f"{name} {known[name]}\n" for name in files).encode()).hexdigest()
 
 
-def _sources(folder: str, name: str) -> Iterator[tuple[str, int]]:
-    """The sources below a folder that is called `name`: path, time of the last change in nanoseconds."""
+def _sources(folder: str, name: str) -> Iterator[tuple[str, os.stat_result]]:
+    """The sources below a folder that is called `name`, and the engine: their paths and states."""
+    engine = os.path.basename(_native.__file__)
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith((".py", ".h")):
-                yield f"{name}/{entry.name}", entry.stat().st_mtime_ns
+            if entry.name.endswith((".py", ".h")) or entry.name == engine:
+                yield f"{name}/{entry.name}", entry.stat()
             elif entry.is_dir() and entry.name != "__pycache__":
                 yield from _sources(entry.path, f"{name}/{entry.name}")
 
@@ -68,18 +70,22 @@ def _digest(path: Path) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
 
 
-def recorded(folder: Path, times: Mapping[str, int]) -> dict[str, str] | None:
-    """The digests of files in the RECORD of the wheel that was installed in `folder`; `times`: of their last changes.
+def recorded(folder: Path, files: Mapping[str, os.stat_result]) -> dict[str, str] | None:
+    """The digests of `files` in the RECORD of the wheel that was installed in `folder`.
 
-    None if there is no RECORD, or if it lacks a file or is older than one.
+    None if there is no RECORD, or if it lacks a file, is older than one, or has another size for it.
     """
     found = list(folder.glob(f"torch_pycompiler-{pycompiler.__version__}.dist-info/RECORD"))
     if len(found) != 1:
         return None
     written = found[0].stat().st_mtime_ns
     rows = csv.reader(found[0].read_text(encoding="utf-8").splitlines())
-    known = {row[0]: row[1].removeprefix("sha256=") for row in rows if len(row) > 1 and row[1].startswith("sha256=")}
-    return known if all(name in known and time <= written for name, time in times.items()) else None
+    known = {row[0]: (row[1].removeprefix("sha256="), row[2]) for row in rows if len(row) == 3}
+    for name, state in files.items():
+        digest, size = known.get(name, ("", ""))
+        if not digest or size != str(state.st_size) or state.st_mtime_ns > written:
+            return None
+    return {name: known[name][0] for name in files}
 
 
 FACTS: dict[str, Callable[[], Any]] = {

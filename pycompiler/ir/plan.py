@@ -81,7 +81,7 @@ class Kernel:
 class Product:
     """out = left @ right, matrices of float32, by the engine's kernel (`guards-rs/src/ffi/product.rs`).
 
-    Each result is one chain of fused multiply-adds in the order of the folded dimension.  `slots`: left, right, out.
+    Each result is a sum of chains of fused multiply-adds in the order of the folded dimension.  `slots`: left, right, out.
     `offsets`: of left and right; `strides`: of left (rows, then along the folded dimension), of right (along the folded
     dimension, then columns), and of the rows of out, whose columns are adjacent.  `sizes`: rows, columns, depth.
     `work`: as in Kernel.

@@ -27,7 +27,7 @@ from pycompiler.lowering import values
 from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.graph import Lowering, is_dense, same_strides
 from pycompiler.lowering.joining import fill_padded
-from pycompiler.lowering.matmul import is_of_engine, product_of
+from pycompiler.lowering.matmul import is_full_precision, is_of_engine, product_of
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, channels_last_strides, contiguous_strides, to_exprs
 from pycompiler.operators import packed_weights
@@ -93,7 +93,7 @@ def is_channels_last(x: Value) -> bool:
 def is_exact_product(x: Value, bias: Value | None) -> bool:
     """Whether a product of matrices rounds as a convolution does."""
     if x.dtype is torch.float32:
-        return torch.get_float32_matmul_precision() == "highest"
+        return is_full_precision()
     return bias is None  # the sum would be rounded before the bias is added
 
 

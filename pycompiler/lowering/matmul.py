@@ -98,12 +98,21 @@ def by_engine(low: Lowering, x: Value, y: Value) -> Any:
 
 def is_of_engine(low: Lowering, shape: tuple[Expr, Expr], right: Ref) -> bool:
     """Whether the engine's kernel is faster than ATen's for a product of float32 matrices of this shape."""
-    if low.fake.device.type != "cpu" or not config.engine_products or torch.get_float32_matmul_precision() != "highest":
+    if low.fake.device.type != "cpu" or not config.engine_products or not is_full_precision():
         return False
     rows, columns = (likely(n) or 0 for n in shape)
     if rows < FEW_ROWS or columns < FEW_COLUMNS or right.stride[0] != ONE:
         return False
     return _native.matrix_product_vectors(torch.get_num_threads()) > 0
+
+
+def is_full_precision() -> bool:
+    """Whether ATen multiplies float32 matrices on the CPU in float32.  torch has an older and a newer setting for it, and
+    refuses to read the older one if the newer one was set."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:
+        return torch.backends.mkldnn.matmul.fp32_precision in ("ieee", "none")  # type: ignore[attr-defined, no-any-return]
 
 
 def product_of(low: Lowering, left: Ref, right: Ref, *, by_engine: bool) -> Value:

@@ -257,16 +257,18 @@ class _Printer:
         return f"run(lib.{step.symbol}, [{tensors}], [{', '.join(map(self.scalar, step.scalars))}])"
 
     def product(self, step: Product) -> str:
-        (left, right, out), (rows, columns, depth) = map(self.name, step.slots), map(self.value, step.sizes)
-        a, b, c = (
-            f"({', '.join(map(self.value, pair))})"
-            for pair in (step.strides[:2], step.strides[2:4], (step.strides[4], 1))
+        self.helpers.add("view_as")  # the memory may be that of a buffer of another dtype
+        rows, columns, depth = map(self.value, step.sizes)
+        views = (
+            (step.slots[0], (rows, depth), step.strides[:2], step.offsets[0]),
+            (step.slots[1], (depth, columns), step.strides[2:4], step.offsets[1]),
+            (step.slots[2], (rows, columns), (step.strides[4], 1), 0),
         )
-        first = (
-            f"torch.as_strided({left}, ({rows}, {depth}), {a}, {left}.storage_offset() + {self.value(step.offsets[0])})"
+        left, right, out = (
+            f"view_as({self.name(slot)}, ({', '.join(shape)}), {self.value(stride)}, {self.value(offset)}, torch.float32)"
+            for slot, shape, stride, offset in views
         )
-        second = f"torch.as_strided({right}, ({depth}, {columns}), {b}, {right}.storage_offset() + {self.value(step.offsets[1])})"
-        return f"torch.as_strided({out}, ({rows}, {columns}), {c}).copy_({first} @ {second})  # the engine's kernel"
+        return f"{out}.copy_({left} @ {right})  # the engine's kernel"
 
     def scalar(self, value: Any) -> str:
         """A scalar argument of a kernel; a float is passed as its bits."""

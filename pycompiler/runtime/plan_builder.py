@@ -7,6 +7,7 @@ freed after its last use.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,9 +38,8 @@ from pycompiler.operators.propagate import is_ordinary
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
 from pycompiler.symbolic.expr import Expr
-from pycompiler.symbolic.hints import likely_product
 
-MUCH_WORK = 1 << 20  # assumed for a product of unknown sizes
+MUCH_WORK = 1 << 20  # assumed for a product of unknown sizes: the GIL is released
 
 
 def make_plan(schedule: Schedule, library: BuiltLibrary | None, module: str = "") -> Plan:
@@ -74,6 +74,8 @@ class _PlanBuilder:
         self.by_address = {name for group in self.schedule.kernels for name in group.reads}
         calls = [(step.args, step.kwargs) for step in self.schedule.steps if isinstance(step, Extern)]
         self.by_address |= {ref.buffer for ref in _refs((calls, program.outputs)) if not self.is_whole(ref)}
+        by_engine = [step for step in self.schedule.steps if isinstance(step, Extern) and step.by_engine]
+        self.by_address |= {ref.buffer for step in by_engine for ref in _refs(step.args)}
         for b in program.inputs:
             slot = self.new_slot()
             if b is not None:
@@ -127,7 +129,9 @@ class _PlanBuilder:
     def origins(self) -> dict[str, tuple[str, ...]]:
         """Buffers computed by kernels -> the nodes that they come from."""
         nests = [n for step in self.schedule.steps if isinstance(step, KernelGroup) for n in step.nests]
-        return {b.name: s.loop.origin for n in nests for s in n.stages for b in s.loop.out}
+        products = [step for step in self.schedule.steps if isinstance(step, Extern) and step.by_engine]
+        made = {b.name: step.origin for step in products for b in step.out if b is not None}
+        return made | {b.name: s.loop.origin for n in nests for s in n.stages for b in s.loop.out}
 
     def kernel(self, group: KernelGroup) -> list[int]:
         for kernel in group.kernels or ():
@@ -170,7 +174,7 @@ class _PlanBuilder:
         rows, depth, columns = map(_size, sizes)
         strides = _sizes((*left.stride, *right.stride, out.stride[0]))
         offsets = _sizes((left.offset, right.offset))
-        work = likely_product(sizes) or MUCH_WORK
+        work = math.prod(n.as_int() for n in sizes) if all(n.is_const for n in sizes) else MUCH_WORK
         self.steps.append(Product(slots, offsets, strides, (rows, columns, depth), work))  # type: ignore[arg-type]
         return []
 

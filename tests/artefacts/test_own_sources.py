@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import pycompiler
+from pycompiler import _native
 from pycompiler.artefacts import file
 
 
@@ -43,9 +44,26 @@ def test_a_source_changed_after_the_installation_is_read(installed: Path) -> Non
     record = write_record(installed)
     before = file.own_sources()
     source = installed / "pycompiler/inner/other.py"
-    source.write_text("b = 3")
+    source.write_text("b = 3")  # of the same size
     later = record.stat().st_mtime_ns + 1_000_000
     os.utime(source, ns=(later, later))
+    assert file.own_sources() != before
+
+
+def test_a_source_of_another_size_is_read(installed: Path) -> None:
+    """Its time may be older: a copy keeps it."""
+    record = write_record(installed)
+    before = file.own_sources()
+    source = installed / "pycompiler/inner/other.py"
+    source.write_text("b = 30")
+    os.utime(source, ns=(1, 1))
+    assert file.own_sources() != before
+    assert record.exists()
+
+
+def test_the_engine_belongs_to_the_sources(installed: Path) -> None:
+    before = file.own_sources()
+    (installed / "pycompiler" / os.path.basename(_native.__file__)).write_bytes(b"another engine")
     assert file.own_sources() != before
 
 
@@ -59,4 +77,4 @@ def test_a_source_that_the_record_lacks_is_read(installed: Path) -> None:
 def test_other_versions_have_other_records(installed: Path) -> None:
     record = write_record(installed)
     record.parent.rename(installed / "torch_pycompiler-0.0.1.dist-info")
-    assert file.recorded(installed, {"pycompiler/__init__.py": 0}) is None
+    assert file.recorded(installed, {"pycompiler/__init__.py": os.stat(__file__)}) is None

@@ -1,7 +1,8 @@
 //! Products of matrices in float32: `out[i, j] = sum over k of left[i, k] * right[k, j]`.
 //!
-//! In: addresses and strides.  Each result is one chain of fused multiply-adds in the order of k.  So its bits depend on
-//! its row of `left` and its column of `right` alone, not on other rows, tiles, the processor or the number of threads.
+//! In: addresses and strides.  Each result is a sum of chains of `CHAIN` fused multiply-adds, in the order of k.  So its
+//! bits depend on its row of `left` and its column of `right` alone, not on other rows, tiles, the processor or the number
+//! of threads.  A single chain would lose a digit at 4096 terms of one sign.
 //!
 //! The lanes of a vector run along one side of the result, which is called wide; the other side is called tall.  The
 //! operand of the wide side is packed into panels, `panel[k][lane]`.  Elements of the tall operand are read where they
@@ -17,6 +18,10 @@ use super::torch;
 
 /// Of k: a panel of so many stays in the second cache.
 const DEEP: usize = 1024;
+/// Multiply-adds of a chain.
+const CHAIN: usize = 256;
+/// Bytes of packed panels for each thread: they stay in the cache until they are used.
+const PACKED: usize = 1 << 20;
 /// Rows of the tall operand that stay in the second cache meanwhile; a multiple of each kernel's rows.
 const TALL: usize = 96;
 /// Multiply-adds for which a further thread pays.
@@ -66,12 +71,14 @@ impl Side {
     }
 }
 
-/// Sizes of a product.
+/// Sizes of a product.  `left_rows`, `right_rows`: elements that are folded lie one after the other.
 struct Shape {
     rows: usize,
     columns: usize,
     depth: usize,
     lanes: usize,
+    left_rows: bool,
+    right_rows: bool,
 }
 
 impl Shape {
@@ -85,9 +92,9 @@ impl Shape {
         tiles * self.depth + (width * self.depth + turned) / 4
     }
 
-    /// Whether the lanes run along the rows of the result.  `right_rows`: the elements of `right` lie along k.
-    fn runs_across(&self, right_rows: bool) -> bool {
-        right_rows && self.cost(true) < self.cost(false)
+    /// Whether the lanes run along the rows of the result.
+    fn runs_across(&self) -> bool {
+        self.right_rows && (!self.left_rows || self.cost(true) < self.cost(false))
     }
 }
 
@@ -135,7 +142,7 @@ fn share_out(threads: usize, parts: usize, of: impl Fn(usize) + Sync) {
 
 macro_rules! kernels {
     ($name:ident, $features:literal, $vec:ty, $lanes:literal, $rows:literal, [$($count:literal)*],
-     $zero:ident, $splat:ident, $load:ident, $store:ident, $fma:ident) => {
+     $zero:ident, $splat:ident, $load:ident, $store:ident, $add:ident, $fma:ident) => {
         mod $name {
             use std::arch::x86_64::*;
 
@@ -153,13 +160,6 @@ macro_rules! kernels {
                 // SAFETY: the panel has `depth` rows, the tall side R rows of `depth`, `out` R rows of V vectors.
                 unsafe {
                     let mut sums: [[$vec; V]; R] = [[$zero(); V]; R];
-                    if !out.first {
-                        for r in 0..R {
-                            for v in 0..V {
-                                sums[r][v] = $load(out.data.add(r * out.stride + v * LANES));
-                            }
-                        }
-                    }
                     let (mut panel, mut at) = (panel, tall.data);
                     for _ in 0..depth {
                         let mut wide: [$vec; V] = [$zero(); V];
@@ -177,22 +177,29 @@ macro_rules! kernels {
                     }
                     for r in 0..R {
                         for v in 0..V {
-                            $store(out.data.add(r * out.stride + v * LANES), sums[r][v]);
+                            let place = out.data.add(r * out.stride + v * LANES);
+                            let sum = if out.first { sums[r][v] } else { $add($load(place), sums[r][v]) };
+                            $store(place, sum);
                         }
                     }
                 }
             }
 
+            /// A block of sums, chain by chain.
             #[target_feature(enable = $features)]
             unsafe fn tiles(
                 (rows, vectors): (usize, usize), panel: *const f32, tall: Side, depth: usize, out: Sums,
             ) {
-                // SAFETY: as `tile`.
-                unsafe {
-                    match (rows, vectors) {
-                        $(($count, 1) => tile::<$count, 1>(panel, tall, depth, out),
-                        ($count, _) => tile::<$count, 2>(panel, tall, depth, out),)*
-                        _ => {}
+                for k in (0..depth).step_by(CHAIN) {
+                    let (panel, tall, length) = (panel.wrapping_add(k * WIDE), tall.at(0, k), CHAIN.min(depth - k));
+                    let out = Sums { first: out.first && k == 0, ..out };
+                    // SAFETY: as `tile`.
+                    unsafe {
+                        match (rows, vectors) {
+                            $(($count, 1) => tile::<$count, 1>(panel, tall, length, out),
+                            ($count, _) => tile::<$count, 2>(panel, tall, length, out),)*
+                            _ => {}
+                        }
                     }
                 }
             }
@@ -335,27 +342,31 @@ macro_rules! kernels {
             pub fn run(p: &Product, threads: usize) -> Outcome<()> {
                 let panels = p.width.div_ceil(WIDE);
                 let deep = p.depth.min(DEEP);
-                let scratch = Scratch::take(panels * WIDE * deep * size_of::<f32>())?;
+                let most = (PACKED * threads / (WIDE * deep * size_of::<f32>())).clamp(1, panels);
+                let scratch = Scratch::take(most * WIDE * deep * size_of::<f32>())?;
                 let packed = scratch.address();
                 let blocks = p.height.div_ceil(ROWS);
-                let (tall, tops) = (TALL / ROWS, p.height.div_ceil(ROWS).div_ceil(TALL / ROWS));
-                let groups = if threads > 1 { (PARTS * threads).div_ceil(tops).min(panels) } else { 1 };
-                for k in (0..p.depth).step_by(deep) {
-                    let depth = deep.min(p.depth - k);
-                    let panel = |i: usize| (packed as *mut f32).wrapping_add(i * WIDE * depth);
-                    share_out(threads, panels, |i| {
-                        let lanes = WIDE.min(p.width - i * WIDE);
-                        // SAFETY: `run` is called on a processor with these features; each panel has its own memory.
-                        unsafe { pack(p.wide.at(i * WIDE, k), lanes, depth, panel(i)) };
-                    });
-                    share_out(threads, tops * groups, |i| {
-                        let (top, group) = (i / groups, i % groups);
-                        let rows = top * tall..blocks.min((top + 1) * tall);
-                        for i in group * panels / groups..(group + 1) * panels / groups {
-                            // SAFETY: as above; each part of the result is written by one thread.
-                            unsafe { part(p, panel(i), i * WIDE, rows.clone(), k, depth) };
-                        }
-                    });
+                let (tall, tops) = (TALL / ROWS, blocks.div_ceil(TALL / ROWS));
+                for begin in (0..panels).step_by(most) {
+                    let now = most.min(panels - begin);
+                    let groups = if threads > 1 { (PARTS * threads).div_ceil(tops).min(now) } else { 1 };
+                    for k in (0..p.depth).step_by(deep) {
+                        let depth = deep.min(p.depth - k);
+                        let panel = |i: usize| (packed as *mut f32).wrapping_add(i * WIDE * depth);
+                        share_out(threads, now, |i| {
+                            let at = (begin + i) * WIDE;
+                            // SAFETY: `run` is called on a processor with these features; each panel has its own memory.
+                            unsafe { pack(p.wide.at(at, k), WIDE.min(p.width - at), depth, panel(i)) };
+                        });
+                        share_out(threads, tops * groups, |part_number| {
+                            let (top, group) = (part_number / groups, part_number % groups);
+                            let rows = top * tall..blocks.min((top + 1) * tall);
+                            for i in group * now / groups..(group + 1) * now / groups {
+                                // SAFETY: as above; each part of the result is written by one thread.
+                                unsafe { part(p, panel(i), (begin + i) * WIDE, rows.clone(), k, depth) };
+                            }
+                        });
+                    }
                 }
                 Ok(())
             }
@@ -365,10 +376,10 @@ macro_rules! kernels {
 
 #[cfg(target_arch = "x86_64")]
 kernels!(avx2, "avx2,fma", __m256, 8, 6, [1 2 3 4 5 6],
-    _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
+    _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_fmadd_ps);
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512, "avx512f", __m512, 16, 12, [1 2 3 4 5 6 7 8 9 10 11 12],
-    _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
+    _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_fmadd_ps);
 
 /// Bytes of a vector of this processor's kernel; 0 if it has none.
 pub fn vector_bytes() -> usize {
@@ -393,13 +404,23 @@ pub unsafe extern "C" fn matrix_product(ptrs: *const usize, scalars: *const i64,
     let left = Side { data: at(ptrs[0], n[0]), step: n[1] as isize, k: n[2] as isize };
     let right = Side { data: at(ptrs[1], n[3]), step: n[5] as isize, k: n[4] as isize };
     let [rows, columns, depth] = [n[7], n[8], n[9]].map(|n| n as usize);
+    let out = ptrs[2] as *mut f32;
+    if depth == 0 {
+        for at in (0..rows).flat_map(|row| (0..columns).map(move |column| row * n[6] as usize + column)) {
+            // SAFETY: the place of a result.
+            unsafe { *out.add(at) = 0.0 };
+        }
+    }
+    if rows == 0 || columns == 0 || depth == 0 {
+        return 0;
+    }
     let lanes = vector_bytes() / size_of::<f32>();
-    let across = Shape { rows, columns, depth, lanes }.runs_across(right.k == 1);
+    let across = Shape { rows, columns, depth, lanes, left_rows: left.k == 1, right_rows: right.k == 1 }.runs_across();
     let (wide, tall) = if across { (left, right) } else { (right, left) };
     let (width, height) = if across { (rows, columns) } else { (columns, rows) };
-    let out = ptrs[2] as *mut f32;
     let product = Product { wide, tall, width, height, depth, out, stride: n[6] as usize, across };
-    let threads = (rows * columns * depth / SHARE).clamp(1, threads.max(1) as usize);
+    let work = rows.saturating_mul(columns).saturating_mul(depth);
+    let threads = (work / SHARE).clamp(1, threads.max(1) as usize);
     match run(&product, lanes, threads) {
         Some(Ok(())) => 0,
         Some(Err(_)) => WITHOUT_MEMORY,
@@ -457,15 +478,19 @@ mod tests {
             unsafe { at.cast::<Lanes>().write_unaligned(value) }
         }
 
+        pub fn add(a: Lanes, b: Lanes) -> Lanes {
+            std::array::from_fn(|lane| a[lane] + b[lane])
+        }
+
         pub fn fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes {
             std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
         }
     }
-    use by_lanes::{fma, load, splat, store as store_lanes, zero, Lanes};
+    use by_lanes::{add, fma, load, splat, store as store_lanes, zero, Lanes};
 
-    kernels!(simulated, "avx2,fma", Lanes, 16, 12, [1 2 3 4 5 6 7 8 9 10 11 12], zero, splat, load, store_lanes, fma);
+    kernels!(simulated, "avx2,fma", Lanes, 16, 12, [1 2 3 4 5 6 7 8 9 10 11 12], zero, splat, load, store_lanes, add, fma);
 
-    /// Compares each bit with the chain of fused multiply-adds.  `turned`: the elements of `right` lie along k.
+    /// Compares each bit with the chains of fused multiply-adds.  `turned`: the elements of `right` lie along k.
     fn check(rows: usize, columns: usize, depth: usize, turned: bool, lanes: usize) {
         let (left, right) = (numbers(rows * depth, 1), numbers(depth * columns, 2));
         let (rk, rn) = if turned { (1, depth) } else { (columns, 1) };
@@ -483,8 +508,9 @@ mod tests {
             assert!(done.is_some_and(|done| done.is_ok()));
             for i in 0..rows {
                 for j in 0..columns {
-                    let chain =
-                        (0..depth).fold(0f32, |sum, k| left[i * depth + k].mul_add(right[k * rk + j * rn], sum));
+                    let term = |sum: f32, k: usize| left[i * depth + k].mul_add(right[k * rk + j * rn], sum);
+                    let chains = (0..depth).step_by(CHAIN).map(|k| (k..depth.min(k + CHAIN)).fold(0f32, term));
+                    let chain = chains.reduce(|sum, next| sum + next).unwrap_or(0.0);
                     let found = out[i * stride + j];
                     assert_eq!(found.to_bits(), chain.to_bits(), "{rows}x{columns}x{depth} at {i}, {j}: {across}");
                 }
@@ -494,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_chains_of_fused_multiply_adds() {
+    fn results_are_sums_of_chains_of_fused_multiply_adds() {
         for lanes in if vector_bytes() > 0 { [8, 16].as_slice() } else { &[] } {
             for rows in [1, 5, 6, 7, 8, 15, 17, 33, 97] {
                 for (columns, depth) in [(1, 1), (7, 3), (16, 8), (17, 9), (40, 1100), (100, 33)] {
@@ -508,9 +534,10 @@ mod tests {
 
     #[test]
     fn the_cheaper_operand_is_packed() {
-        let shape = |rows, columns, depth| Shape { rows, columns, depth, lanes: 8 };
-        assert!(shape(128, 1024, 256).runs_across(true)); // a linear layer: its weight stays where it is
-        assert!(!shape(3136, 144, 24).runs_across(true));
-        assert!(!shape(128, 1024, 256).runs_across(false));
+        let shape = |rows, columns, depth| Shape { rows, columns, depth, lanes: 8, left_rows: true, right_rows: true };
+        assert!(shape(128, 1024, 256).runs_across()); // a linear layer: its weight stays where it is
+        assert!(!shape(3136, 144, 24).runs_across());
+        assert!(!Shape { right_rows: false, ..shape(128, 1024, 256) }.runs_across());
+        assert!(Shape { left_rows: false, ..shape(3136, 144, 24) }.runs_across());
     }
 }
