@@ -20,7 +20,7 @@ from pycompiler.debug.guard_groups import groups_of, of_whole
 from pycompiler.debug.html_parts import PageParts, policy, script, text_of
 from pycompiler.debug.number_format import begins, counted, nanoseconds, size, title
 from pycompiler.debug.page_data import encode, packed
-from pycompiler.debug.step_shares import shares_of
+from pycompiler.debug.step_shares import shares_of, spent
 
 COSTLY = 5  # groups of guards, and steps, that are printed at the top
 
@@ -67,6 +67,7 @@ def facts(document: Document) -> list[tuple[str, str, bool]]:
         (size(peak), "peak of a graph", False),
         *((nanoseconds(ns), "costliest guard", False) for ns, _, _ in ranked),
         *([(nanoseconds(steps["step"]), "a step", False)] if steps else []),
+        *([(nanoseconds(spent(steps)["guards"]), "guards of a step", False)] if steps else []),
     ]
 
 
