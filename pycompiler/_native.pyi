@@ -80,6 +80,7 @@ class Entry:
         *,
         frame_hook: FrameHook | None = None,
         failed: Callable[[BaseException], object] | None = None,
+        title: str | None = None,
     ) -> Entry: ...
     @property
     def guards(self) -> tuple[Guard, ...]: ...

@@ -238,7 +238,7 @@ impl Inner {
         let (mut walk, mut reasons) = (GuardWalk::default(), Reasons::new());
         let lookup = eye.range(|| format!("cache lookup of {name}"));
         let found = frame.cache.find_by(&mut walk, &self.counters, &mut reasons, |position, contents, walk| {
-            let _range = eye.range(|| format!("guards of {name}, entry {position}"));
+            let _range = eye.range(|| format!("guards of {}, entry {position}", contents.title(name)));
             contents.check(&locals.slots, frame.globals, walk)
         });
         drop(lookup);
@@ -247,7 +247,7 @@ impl Inner {
         locals.hold_all();
         let costs = || contents.profile(&locals.slots, frame.globals);
         eye.tell_entry(frame.this, reasons.len(), contents.guards(), costs)?;
-        let _range = eye.range(|| format!("run of {name}"));
+        let _range = eye.range(|| format!("run of {}", contents.title(name)));
         self.run_entry(&contents, frame, locals, &mut walk)
     }
 

@@ -72,6 +72,8 @@ pub struct Contents {
     frame_hook: Option<Handle<hook::FrameHook>>,
     /// A callable that is called with each error of a run.
     failed: Option<Owned>,
+    /// Id and name of the compile, for profilers.
+    title: Option<String>,
     bound: OnceCell<Bound>,
     /// The last closure, and the function built from the target's code with that closure.
     with_closure: RefCell<Option<(Owned, Owned)>>,
@@ -90,7 +92,8 @@ pub type EntryRef = Handle<Entry>;
 #[pymethods]
 impl Entry {
     #[new]
-    #[pyo3(signature = (guards, target, kind, outputs=None, inputs=None, *, frame_hook=None, failed=None))]
+    #[pyo3(signature = (guards, target, kind, outputs=None, inputs=None, *, frame_hook=None, failed=None, title=None))]
+    #[allow(clippy::too_many_arguments)] // of Python, by keyword
     fn new(
         guards: &PyBound,
         target: &PyBound,
@@ -99,6 +102,7 @@ impl Entry {
         inputs: Option<&PyBound>,
         frame_hook: Option<&pyo3::Bound<'_, hook::FrameHook>>,
         failed: Option<&PyBound>,
+        title: Option<String>,
     ) -> PyResult<Self> {
         let Some((_, kind)) = KINDS.iter().find(|(name, _)| *name == kind) else {
             return Err(value_error(&format!("unknown entry kind {kind:?}; known: function, plan, eager")).into());
@@ -132,6 +136,7 @@ impl Entry {
             kind: *kind,
             frame_hook: frame_hook.and_then(|h| Handle::downcast(Obj::of(h))),
             failed: failed.map(|f| Obj::of(f).own()),
+            title,
             bound: OnceCell::new(),
             with_closure: RefCell::new(None),
             hits: Cell::new(0),
@@ -240,6 +245,11 @@ impl Entry {
 }
 
 impl Contents {
+    /// Id and name of the entry's compile, or the function's name.
+    pub fn title<'a>(&'a self, function: &'a str) -> &'a str {
+        self.title.as_deref().unwrap_or(function)
+    }
+
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         for o in [&self.guards, &self.target, &self.inputs, &self.outputs] {
             visit_obj(visit, o.get())?;

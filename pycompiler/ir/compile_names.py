@@ -96,6 +96,12 @@ def current() -> CompileName | None:
     return getattr(_state, "title", None)
 
 
+def title() -> str | None:
+    """Id and name of this thread's compile."""
+    known = current()
+    return None if known is None else str(known)
+
+
 @contextlib.contextmanager
 def named_compile(title: CompileName | None) -> Iterator[None]:
     before = current()

@@ -301,7 +301,7 @@ class FrameCompiler:
         """An entry that runs the original code until a worker has compiled the graph."""
         waits = "the compile of its graph has not ended yet (wait_for_compiles), or has failed"
         recipe = weakly(Recipe(guards, process=(waits,)))
-        entry = _native.Entry(recipe.guards, function, "eager")
+        entry = _native.Entry(recipe.guards, function, "eager", title=compile_names.title())
         self.family.made[entry] = EntryParts(recipe)
         title = compile_names.current()
         name = place_of(function.__code__)

@@ -211,11 +211,20 @@ class Family:
         return found
 
     def function_entry(
-        self, guards: Sequence[Guard], code: types.CodeType, namespace: dict[str, Any], *, hook: bool
+        self,
+        guards: Sequence[Guard],
+        code: types.CodeType,
+        namespace: dict[str, Any],
+        *,
+        hook: bool,
+        title: str | None = None,
     ) -> Entry:
-        """The entry that runs generated code; with a `hook`, the frame hook sees the functions that it calls."""
+        """The entry that runs generated code; with a `hook`, the frame hook sees the functions that it calls.
+
+        title: id and name of the compile.
+        """
         function = with_empty_cells(torch_compile.skip_frames_of(code), namespace)
-        return _native.Entry(guards, function, "function", frame_hook=self.frame_hook if hook else None)
+        return _native.Entry(guards, function, "function", frame_hook=self.frame_hook if hook else None, title=title)
 
     def original_entry(self, function: types.FunctionType) -> Entry:
         """The entry that runs a function as it is; the frame hook sees the functions that it calls."""

@@ -54,6 +54,12 @@ class Family(Protocol):
     ) -> CompiledFunction: ...
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> CompiledFunction: ...
     def function_entry(
-        self, guards: Sequence[Guard], code: types.CodeType, namespace: dict[str, Any], *, hook: bool
+        self,
+        guards: Sequence[Guard],
+        code: types.CodeType,
+        namespace: dict[str, Any],
+        *,
+        hook: bool,
+        title: str | None = None,
     ) -> Entry: ...
     def original_entry(self, function: types.FunctionType) -> Entry: ...
