@@ -250,6 +250,9 @@ def matrix_product(addresses: Sequence[int], numbers: Sequence[int], threads: in
 def matrix_product_vectors(threads: int) -> int:
     """Bytes of a vector of the engine's product of matrices; 0 if it cannot run here, or not with so many threads."""
 
+def has_gpu_products() -> bool:
+    """Whether torch has loaded the library for products on GPUs, cuBLASLt."""
+
 def kind_of(tensor: torch.Tensor) -> int:
     """0 if the values are stored as they are, 1 if they are stored negated or conjugated, 2 for any other tensor (sparse,
     without memory, a tensor subclass)."""

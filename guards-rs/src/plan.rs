@@ -27,6 +27,7 @@ mod by_python;
 mod by_shim;
 mod by_stack;
 mod cuda_graphs;
+mod gpu_product;
 mod launch;
 mod object;
 mod pack;
@@ -47,6 +48,7 @@ use crate::ffi::aten::{
     self as torch, BelowAutograd, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor,
     UnwrappedTensor, VersionCount,
 };
+use crate::ffi::cublas;
 use crate::ffi::object::{clear_error, import};
 use crate::ffi::product;
 use crate::ffi::{Obj, Owned, Raised, Res};
@@ -56,6 +58,7 @@ use crate::watch::{eye, CallObserver, Range};
 use arena::{Block, DynamicBlock};
 use aten::Aten;
 use cuda_graphs::{Graphs, Replay};
+use gpu_product::GpuProduct;
 use launch::Launch;
 use pack::Pack;
 use pins::Pins;
@@ -108,6 +111,7 @@ enum Step {
         work: u64,
     },
     Launch(Box<Launch>),
+    GpuProduct(Box<GpuProduct>),
     Aten(Box<Aten>),
     Pack(Box<Pack>),
     /// Gives an operator's result the layout that kernels expect.  Copies the result if its layout differs.
@@ -238,6 +242,7 @@ impl Plan {
             Step::Shift { .. } => "shift",
             Step::Kernel { .. } => "kernel",
             Step::Launch(_) => "launch",
+            Step::GpuProduct(_) => "product",
             Step::Aten(call) => call.route(),
             Step::Pack(_) => "pack",
             Step::Expect { .. } => "expect",
@@ -574,6 +579,7 @@ impl Step {
             Step::View { slot, base, .. } | Step::Shift { slot, base, .. } => (vec![*base], vec![*slot]),
             Step::Kernel { slots, .. } => (slots.to_vec(), vec![]),
             Step::Launch(launch) => (launch.slots.to_vec(), vec![]),
+            Step::GpuProduct(product) => (product.slots.to_vec(), vec![]),
             Step::Aten(call) => (call.reads.clone(), call.out.iter().flatten().copied().collect()),
             Step::Pack(pack) => (vec![pack.weight], vec![pack.slot]),
             Step::Expect { slot, .. } => (vec![*slot], vec![]),
@@ -698,6 +704,7 @@ impl Frame<'_, '_> {
                 self.launch(*kernel, slots, scalars)?;
             }
             Step::Launch(launch) => self.start(launch)?,
+            Step::GpuProduct(product) => self.start_product(product)?,
             Step::Aten(call) => call.call(self)?,
             Step::Pack(pack) => pack.run(self)?,
             Step::Expect { slot, shape, stride, dtype, device } => {
@@ -888,6 +895,12 @@ fn matrix_product_vectors(threads: i32) -> usize {
     product::vector_bytes()
 }
 
+/// `_native.has_gpu_products()`: whether torch has loaded the library for products on GPUs.
+#[pyfunction]
+fn has_gpu_products() -> bool {
+    cublas::is_loaded()
+}
+
 /// `_native.shim_schemas()`: schemas of the operators that are called without the dispatcher.
 #[pyfunction]
 fn shim_schemas() -> Vec<&'static str> {
@@ -913,5 +926,6 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(kind_of, m)?)?;
     m.add_function(wrap_pyfunction!(matrix_product, m)?)?;
     m.add_function(wrap_pyfunction!(matrix_product_vectors, m)?)?;
+    m.add_function(wrap_pyfunction!(has_gpu_products, m)?)?;
     m.add_function(wrap_pyfunction!(shim_schemas, m)?)
 }

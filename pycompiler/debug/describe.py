@@ -19,7 +19,7 @@ from pycompiler.debug.render import code_of
 from pycompiler.ir.guards import Guard, UserFrame, deref, own_place
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
-from pycompiler.ir.plan import Aten, Kernel, Launch, Pack, Plan, Product
+from pycompiler.ir.plan import Aten, GpuProduct, Kernel, Launch, Pack, Plan, Product
 from pycompiler.pipeline.records import EagerRecord, GraphRecord, GuardDifference, RecompileRecord
 from pycompiler.symbolic.hints import hinted, likely_product
 
@@ -254,7 +254,7 @@ def step_times(plan: Plan, each: Sequence[float], parts: Sequence[int]) -> tuple
     for step, spent in zip(plan.steps, each, strict=True):
         if isinstance(step, Pack):  # a part of the call that reads the packed weight
             packing += spent
-        elif isinstance(step, (Kernel, Product, Aten, Launch)):
+        elif isinstance(step, (Kernel, Product, GpuProduct, Aten, Launch)):
             work.append(spent + packing)
             packing = 0.0
     if len(work) != sum(parts):

@@ -104,6 +104,47 @@ class Product:
         return "matrix product"
 
 
+CUDA_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}  # cudaDataType_t
+
+
+@dataclass(frozen=True)
+class GpuProduct:
+    """out = left @ right, plus `bias[j]` in column j, for each batch, by cuBLASLt (`guards-rs/src/ffi/cublas.rs`).
+
+    Sums are in float32, and are rounded once, after the bias.  `slots`: left, right, out, `workspace` bytes that nothing
+    else uses meanwhile, and bias if there is one; `offsets` of each, in elements.  `sizes`: batch, rows, columns, depth.
+    `strides`: of left (batch, rows, depth), of right (batch, depth, columns), and of out (batch, rows), whose columns are
+    adjacent.  In left and in right, one of the last two strides is 1.  `work`: as in Kernel.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    slots: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, int, int, int]
+    strides: tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int]]
+    workspace: int
+    work: int = 0
+
+    @property
+    def views(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...], int]]:
+        """Slot, shape, strides and offset of left, right, out and bias."""
+        batch, rows, columns, depth = self.sizes
+        left, right, out = self.strides
+        shapes = ((batch, rows, depth), (batch, depth, columns), (batch, rows, columns), None, (columns,))
+        strides = (left, right, (*out, 1), None, (1,))
+        return [v for v in zip(self.slots, shapes, strides, self.offsets, strict=False) if v[1] is not None]  # type: ignore[misc]
+
+    @property
+    def cuda_dtype(self) -> tuple[int, int]:
+        """CUDA's number of the dtype, and its bytes."""
+        return CUDA_DTYPES[self.dtype], self.dtype.itemsize
+
+    @property
+    def label(self) -> str:
+        return "matrix product"
+
+
 @dataclass(frozen=True)
 class Launch:
     """Starts a GPU kernel on torch's current stream of `device`, without waiting for it.
@@ -280,7 +321,21 @@ class Compute:
     value: Real
 
 
-Step = Alloc | View | Kernel | Product | Launch | Aten | Pack | Expect | CountVersions | Free | CopyInto | Compute
+Step = (
+    Alloc
+    | View
+    | Kernel
+    | Product
+    | GpuProduct
+    | Launch
+    | Aten
+    | Pack
+    | Expect
+    | CountVersions
+    | Free
+    | CopyInto
+    | Compute
+)
 
 
 def slots_of(value: Any) -> Iterator[int]:
@@ -298,6 +353,7 @@ READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
     View: lambda step: (step.base,),
     Kernel: lambda step: step.slots,
     Product: lambda step: step.slots,
+    GpuProduct: lambda step: step.slots,
     Launch: lambda step: tuple(slots_of(step.arguments)),
     Aten: lambda step: (*slots_of(step.args), *slots_of(tuple(step.kwargs.values()))),
     Pack: lambda step: (step.weight,),

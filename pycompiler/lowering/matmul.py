@@ -1,10 +1,12 @@
-"""Products of matrices: small ones as loops, those of inference graphs by the engine, others as ATen calls.
+"""Products of matrices: small ones as loops, others by the engine, or as ATen calls.
 
 In: mm, bmm, addmm.  Out, the first that fits:
 
 - with at most SMALL multiply-adds, a folding Loop: cheaper than a call, and fused with its neighbours;
 - of an inference graph on the CPU, in float32, with a right matrix whose columns are contiguous (the transposed weight of
   a linear layer): the engine's kernel (`ir.plan.Product`);
+- on a GPU, of constant sizes and with aligned rows: cuBLASLt, called by the engine (`ir.plan.GpuProduct`).  ATen's call
+  asks the library for an algorithm each time, which takes 20 to 45 us;
 - ATen's operator.
 
 A loop adds the bias of a larger product if the engine computes it or a loop reads it: ATen's kernel would first write the
@@ -21,13 +23,14 @@ from torch import fx
 
 from pycompiler import _native, config
 from pycompiler.ir.loops import Extern, Ref
+from pycompiler.ir.plan import CUDA_DTYPES
 from pycompiler.lowering.body import compute_dtype
 from pycompiler.lowering.elementwise import broadcast_load, lazy
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.reductions import finished
 from pycompiler.lowering.registry import LOWERINGS, lowering
-from pycompiler.lowering.values import Value, product, unsqueeze
-from pycompiler.symbolic.expr import ONE, Expr
+from pycompiler.lowering.values import Value, contiguous_strides, product, to_exprs, unsqueeze
+from pycompiler.symbolic.expr import ONE, ZERO, Expr
 from pycompiler.symbolic.hints import likely
 
 aten = torch.ops.aten
@@ -50,6 +53,8 @@ def total(low: Lowering, x: Value, y: Value) -> Any:
 @lowering(aten.mm, aten.bmm)
 def mm(low: Lowering, x: Value, y: Value) -> Any:
     sums = total(low, x, y)
+    if sums is NotImplemented and low.fake.device.type == "cuda":
+        return on_gpu(low, x, y)
     if sums is NotImplemented and low.op is aten.mm.default:
         return by_engine(low, x, y)
     if sums is NotImplemented or sums.dtype == low.fake.dtype:
@@ -65,6 +70,8 @@ def addmm(low: Lowering, bias: Value, x: Value, y: Value, *, beta: float = 1, al
     if sums is NotImplemented:
         if alpha != 1 or beta != 1:
             return sums
+        if low.fake.device.type == "cuda":
+            return on_gpu(low, x, y, bias)
         sums = by_engine(low, x, y)
         if sums is NotImplemented and not loop_adds_bias(low, bias):
             return sums
@@ -104,6 +111,57 @@ def is_of_engine(low: Lowering, shape: tuple[Expr, Expr], right: Ref) -> bool:
     if rows < FEW_ROWS or columns < FEW_COLUMNS or right.stride[0] != ONE:
         return False
     return _native.matrix_product_vectors(torch.get_num_threads()) > 0
+
+
+ALIGNED = 16  # bytes; cuBLASLt has fast kernels for rows that start at multiples of them
+
+
+def on_gpu(low: Lowering, x: Value, y: Value, bias: Value | None = None) -> Any:
+    """The product by cuBLASLt, with a bias of its columns; NotImplemented where ATen has to decide."""
+    given = (x, y) if bias is None else (bias, x, y)
+    dtype, device = low.fake.dtype, low.fake.device
+    if dtype not in CUDA_DTYPES or {v.dtype for v in given} != {dtype} or not sums_in_float32(dtype):
+        return NotImplemented
+    shape = to_exprs(low.fake.shape)
+    if not (config.engine_products and _native.has_gpu_products()) or (bias is not None and bias.rank != 1):
+        return NotImplemented
+    if not all(n.is_const and n != 0 for v in given for n in v.shape):
+        return NotImplemented
+    out = low.fresh(dtype, shape, contiguous_strides(shape), device)
+    refs = tuple(low.realised(v).ref() for v in given)
+    *_, left, right = refs
+    if not all(is_aligned(ref, dtype.itemsize) for ref in (left, right, Ref(out.name, shape, out.stride, ZERO))):
+        return NotImplemented
+    if bias is not None and (refs[0].stride != (ONE,) or not is_multiple(refs[0].offset, dtype.itemsize)):
+        return NotImplemented
+    low.add(Extern(low.op, refs, {}, (out,), origin=(low.node.name,), by_engine=True))
+    return low.value_of(out)
+
+
+def sums_in_float32(dtype: torch.dtype) -> bool:
+    """Whether ATen's products on GPUs add in float32, or may add so."""
+    if dtype is torch.float16:
+        return not getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False)
+    try:
+        return dtype is not torch.float32 or not torch.backends.cuda.matmul.allow_tf32
+    except RuntimeError:  # torch's newer setting was used
+        return False
+
+
+def is_aligned(matrices: Ref, itemsize: int) -> bool:
+    """Whether rows or columns are contiguous, and each starts at a multiple of ALIGNED."""
+    *_, rows, columns = matrices.shape
+    *batch, step, apart = matrices.stride
+    if not all(s.is_const for s in (*matrices.stride, matrices.offset)):
+        return False
+    by_rows = apart == ONE and step.as_int() >= columns.as_int()
+    by_columns = step == ONE and apart.as_int() >= rows.as_int()
+    far = step if by_rows else apart
+    return (by_rows or by_columns) and all(is_multiple(n, itemsize) for n in (*batch, far, matrices.offset))
+
+
+def is_multiple(n: Expr, itemsize: int) -> bool:
+    return n.is_const and n.as_int() * itemsize % ALIGNED == 0
 
 
 def is_full_precision() -> bool:

@@ -34,7 +34,7 @@ import torch
 from torch import fx
 
 from pycompiler import _native, config
-from pycompiler.ir.plan import READS, Aten, CopyInto, CountVersions, Kernel, Launch, Plan, slots_of
+from pycompiler.ir.plan import READS, Aten, CopyInto, CountVersions, GpuProduct, Kernel, Launch, Plan, slots_of
 from pycompiler.logs import artifact
 from pycompiler.operators.kernel_type_checks import tensors_of
 from pycompiler.operators.operator_effects import TORCHS, draws, drops_nothing, writes_unseen
@@ -48,7 +48,7 @@ VARIANTS = 4  # recordings that are kept of one place and pool
 FEW_OUTPUTS = 4  # so many are copied
 STRAYS = 8  # calls in which an output of another recording lies elsewhere, before it is copied
 
-LAUNCHING = (Launch, Aten, CopyInto)
+LAUNCHING = (Launch, GpuProduct, Aten, CopyInto)
 Place = tuple[tuple[int, ...], int]  # the words of the plan's symbols, and the stream
 
 

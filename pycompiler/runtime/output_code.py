@@ -30,6 +30,7 @@ from pycompiler.ir.plan import (
     CountVersions,
     Expect,
     Free,
+    GpuProduct,
     Kernel,
     Launch,
     Pack,
@@ -270,6 +271,15 @@ class _Printer:
         )
         return f"{out}.copy_({left} @ {right})  # the engine's kernel"
 
+    def gpu_product(self, step: GpuProduct) -> str:
+        self.helpers.add("view_as")  # as in `product`
+        left, right, out, *bias = (
+            f"view_as({self.name(slot)}, {shape}, {strides}, {offset}, {step.dtype})"
+            for slot, shape, strides, offset in step.views
+        )
+        made = f"torch.addmm({bias[0]}, {left}[0], {right}[0])" if bias else f"{left} @ {right}"
+        return f"{out}.copy_({made})  # by cuBLASLt"
+
     def scalar(self, value: Any) -> str:
         """A scalar argument of a kernel; a float is passed as its bits."""
         if isinstance(value, Expr) and value.symbol in self.plan.floats:
@@ -359,6 +369,7 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
     View: _Printer.view,
     Kernel: _Printer.kernel,
     Product: _Printer.product,
+    GpuProduct: _Printer.gpu_product,
     Launch: _Printer.launch,
     Aten: _Printer.aten,
     Pack: _Printer.pack,

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from pycompiler import config
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Schedule
-from pycompiler.ir.loops import Extern, Ref, checks
+from pycompiler.ir.loops import Buffer, Extern, Ref, checks
 from pycompiler.ir.plan import (
     Alloc,
     Aten,
@@ -23,6 +25,7 @@ from pycompiler.ir.plan import (
     CountVersions,
     Expect,
     Free,
+    GpuProduct,
     Kernel,
     Launch,
     Pack,
@@ -37,9 +40,10 @@ from pycompiler.operators.packed_weights import packing
 from pycompiler.operators.propagate import is_ordinary
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
-from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.expr import ZERO, Expr
 
 MUCH_WORK = 1 << 20  # assumed for a product of unknown sizes: the GIL is released
+WORKSPACE = 32 << 20  # bytes for products on a GPU; torch gives cuBLASLt as many on Hopper
 
 
 def make_plan(schedule: Schedule, library: BuiltLibrary | None, module: str = "") -> Plan:
@@ -67,6 +71,7 @@ class _PlanBuilder:
     doubtful: set[str] = field(
         default_factory=set
     )  # results whose strides, in dimensions of size 1, may differ from the fakes'
+    workspaces: dict[torch.device, int] = field(default_factory=dict)  # of products on GPUs
     n_slots: int = 0
 
     def build(self, library: BuiltLibrary | None) -> Plan:
@@ -165,10 +170,12 @@ class _PlanBuilder:
         return tuple(dict.fromkeys(known[name] for loop in loops for name in loop.origin if name in known))
 
     def product(self, node: Extern) -> list[int]:
-        """Append a product of matrices."""
-        left, right = node.args
+        """Append a product of matrices; returns the slot of a workspace that no later product needs."""
         (out,) = node.out
         assert out is not None
+        if out.device.type != "cpu":
+            return self.gpu_product(node, out)
+        left, right = node.args
         slots = (self.slot(left.buffer), self.slot(right.buffer), self.slot(out.name))
         sizes = (*left.shape, right.shape[1])
         rows, depth, columns = map(_size, sizes)
@@ -177,6 +184,29 @@ class _PlanBuilder:
         work = math.prod(n.as_int() for n in sizes) if all(n.is_const for n in sizes) else MUCH_WORK
         self.steps.append(Product(slots, offsets, strides, (rows, columns, depth), work))  # type: ignore[arg-type]
         return []
+
+    def gpu_product(self, node: Extern, out: Buffer) -> list[int]:
+        *bias, left, right = node.args  # as the operator has them
+        operands = (left, right, Ref(out.name, out.shape, out.stride, ZERO), *bias)
+        sizes = [1] * (3 - len(left.shape)) + [n.as_int() for n in (*left.shape[:-1], right.shape[-1], left.shape[-1])]
+        strides = [[0] * (3 - len(r.shape)) + [n.as_int() for n in r.stride] for r in operands[:3]]
+        workspace = self.workspaces.get(out.device)
+        if workspace is None:
+            workspace = self.workspaces[out.device] = self.new_slot()
+            self.steps.append(Alloc(workspace, (WORKSPACE,), (1,), torch.uint8, out.device))
+        first, *rest = [self.slot(r.buffer) for r in operands]
+        slots = (first, *rest[:2], workspace, *rest[2:])
+        at = [r.offset.as_int() for r in operands]
+        self.steps.append(
+            GpuProduct(out.device, out.dtype, slots, (*at[:3], 0, *at[3:]), tuple(sizes),  # type: ignore[arg-type]
+                       (tuple(strides[0]), tuple(strides[1]), tuple(strides[2][:2])), WORKSPACE, math.prod(sizes))
+        )  # fmt: skip
+        return [self.workspaces.pop(out.device)] if node is self.last_products[out.device] else []
+
+    @cached_property
+    def last_products(self) -> dict[torch.device, Extern]:
+        """The last product of the schedule on each device."""
+        return {b.device: s for s in self.schedule.steps if isinstance(s, Extern) and s.by_engine for b in s.out if b}
 
     def extern(self, node: Extern) -> list[int]:
         if node.by_engine:

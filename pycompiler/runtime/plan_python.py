@@ -30,6 +30,7 @@ from pycompiler.ir.plan import (
     CountVersions,
     Expect,
     Free,
+    GpuProduct,
     Kernel,
     Launch,
     Pack,
@@ -88,7 +89,7 @@ def mutates(step: Step) -> bool:
 
 def label(step: Step) -> str:
     """A short description of the step."""
-    if isinstance(step, Kernel | Product | Launch | Pack):
+    if isinstance(step, Kernel | Product | GpuProduct | Launch | Pack):
         return step.label
     return str(step.op) if isinstance(step, Aten) else type(step).__name__.lower()
 
@@ -165,6 +166,11 @@ class PythonPlan:
         given = [t.clone() if _native.kind_of(t) else t for t in map(slots.__getitem__, step.slots)]
         _native.matrix_product([t.data_ptr() for t in given], numbers(step.scalars, env), torch.get_num_threads())
 
+    def _gpu_product(self, step: GpuProduct, slots: Slots, env: Env) -> None:
+        views = [cast_view(slots[s], step.dtype, list(n), list(strides), at) for s, n, strides, at in step.views]
+        left, right, out, *bias = views
+        out.copy_(torch.addmm(bias[0], left[0], right[0]) if bias else torch.bmm(left, right))
+
     def _launch(self, step: Launch, slots: Slots, env: Env) -> None:
         grid = numbers(step.grid, env)
         if 0 not in grid:
@@ -214,6 +220,7 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     View: PythonPlan._view,
     Kernel: PythonPlan._kernel,
     Product: PythonPlan._product,
+    GpuProduct: PythonPlan._gpu_product,
     Launch: PythonPlan._launch,
     Aten: PythonPlan._aten,
     Pack: PythonPlan._pack,

@@ -16,6 +16,7 @@ from pycompiler.ir.plan import (
     Compute,
     CountVersions,
     Free,
+    GpuProduct,
     Kernel,
     Launch,
     Pack,
@@ -88,6 +89,8 @@ def kernels_are_known(plan: Plan) -> Iterator[str]:
                 yield f"step {k} calls {step.symbol}, but there is no library"
         if isinstance(step, Product):
             sizes = step.scalars
+        if isinstance(step, GpuProduct) and not _is_sound(step):
+            yield f"step {k} is a matrix product of {step.sizes} with the strides {step.strides}"
         if isinstance(step, Launch):
             sizes = (*step.grid, *step.arguments)
             if f"def {step.kernel}(" not in plan.module:
@@ -97,6 +100,17 @@ def kernels_are_known(plan: Plan) -> Iterator[str]:
         unknown = {s for e in sizes if isinstance(e, Expr) for s in e.symbols} - symbols
         if unknown:
             yield f"step {k} needs the sizes {sorted(unknown)}"
+
+
+def _is_sound(step: GpuProduct) -> bool:
+    """Whether rows do not overlap, and are contiguous in one direction."""
+    _, rows, columns, depth = step.sizes
+    left, right, out = step.strides
+    fits = [
+        (a == 1 and b >= n) or (b == 1 and a >= m)
+        for a, b, n, m in ((*left[1:], rows, depth), (*right[1:], depth, columns))
+    ]
+    return min(step.sizes) > 0 and min(step.offsets) >= 0 and all(fits) and out[1] >= columns
 
 
 RULES: tuple[Callable[[Plan], Iterator[str]], ...] = (

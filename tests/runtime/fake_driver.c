@@ -135,3 +135,83 @@ EXPORT int cuGraphLaunch(Graph* g, void* stream) {
     }
     return 0;
 }
+
+/* cuBLASLt: descriptions are tables of attributes, and a product of float32 runs on the host.  An algorithm is the
+   alignment that it was chosen for. */
+enum { ATTRIBUTES = 32, NOT_ALIGNED = 15, NOT_SUPPORTED_LT = 13, INVALID_VALUE_LT = 7 };
+typedef struct { int type; int64_t rows, cols, ld, set[ATTRIBUTES]; } Described;
+typedef struct { uint64_t algorithm[8]; size_t workspace; int status; float waves; int reserved[4]; } Choice;
+
+static int lt_alive;
+static int lt_refuses;
+EXPORT int fake_lt_alive(void) { return lt_alive; }
+EXPORT void fake_lt_refuses(int on) { lt_refuses = on; }
+EXPORT const char* cublasLtGetStatusString(int status) {
+    return status == NOT_SUPPORTED_LT ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_INVALID_VALUE";
+}
+EXPORT int cublasLtCreate(void** out) { *out = (void*)&lt_alive; return depth ? 0 : 1; }
+static int described(Described** out, int type, int64_t rows, int64_t cols, int64_t ld) {
+    *out = calloc(1, sizeof(Described));
+    (*out)->type = type, (*out)->rows = rows, (*out)->cols = cols, (*out)->ld = ld;
+    lt_alive++;
+    return 0;
+}
+static int destroyed(Described* d) { free(d); lt_alive--; return 0; }
+static int set(Described* d, int attribute, const void* value, size_t bytes) {
+    if (attribute >= ATTRIBUTES || bytes > 8) return INVALID_VALUE_LT;
+    d->set[attribute] = 0;
+    memcpy(&d->set[attribute], value, bytes);
+    return 0;
+}
+EXPORT int cublasLtMatmulDescCreate(Described** out, int compute, int scale) {
+    return compute == 68 && scale == 0 ? described(out, 0, 0, 0, 0) : INVALID_VALUE_LT;
+}
+EXPORT int cublasLtMatrixLayoutCreate(Described** out, int type, uint64_t rows, uint64_t cols, int64_t ld) {
+    return described(out, type, rows, cols, ld);
+}
+EXPORT int cublasLtMatmulPreferenceCreate(Described** out) { return described(out, 0, 0, 0, 0); }
+EXPORT int cublasLtMatmulDescDestroy(Described* d) { return destroyed(d); }
+EXPORT int cublasLtMatrixLayoutDestroy(Described* d) { return destroyed(d); }
+EXPORT int cublasLtMatmulPreferenceDestroy(Described* d) { return destroyed(d); }
+EXPORT int cublasLtMatmulDescSetAttribute(Described* d, int a, const void* v, size_t n) { return set(d, a, v, n); }
+EXPORT int cublasLtMatrixLayoutSetAttribute(Described* d, int a, const void* v, size_t n) { return set(d, a, v, n); }
+EXPORT int cublasLtMatmulPreferenceSetAttribute(Described* d, int a, const void* v, size_t n) { return set(d, a, v, n); }
+EXPORT int cublasLtMatmulAlgoGetHeuristic(void* handle, Described* d, Described* a, Described* b, Described* c, Described* out,
+                                          Described* preference, int wanted, Choice* choices, int* found) {
+    *found = lt_refuses ? 0 : 1;
+    if (lt_refuses) return NOT_SUPPORTED_LT;
+    for (int i = 5; i <= 8; i++)
+        if (preference->set[i] != preference->set[5]) return INVALID_VALUE_LT;
+    if (preference->set[3] != 2 || wanted != 1) return INVALID_VALUE_LT;
+    if (d->set[8] % preference->set[5]) return INVALID_VALUE_LT;
+    choices->algorithm[0] = preference->set[5];
+    choices->workspace = preference->set[1], choices->status = 0;
+    return 0;
+}
+static float at(const Described* m, const float* p, int transposed, int64_t i, int64_t j) {
+    return transposed ? p[j + i * m->ld] : p[i + j * m->ld];
+}
+EXPORT int cublasLtMatmul(void* handle, Described* d, const float* alpha, const float* a, Described* la, const float* b, Described* lb,
+                          const float* beta, const float* c, Described* lc, float* out, Described* lout, const uint64_t* algorithm,
+                          void* workspace, size_t bytes, void* stream) {
+    char text[256];
+    int ta = d->set[3], tb = d->set[4], batches = lout->set[5] ? lout->set[5] : 1;
+    const float* bias = (const float*)d->set[8];
+    int64_t n = lout->rows, m = lout->cols, k = ta ? la->rows : la->cols;
+    if (!depth || *alpha != 1 || *beta != 0 || c != out || lc != lout || la->type || !workspace) return INVALID_VALUE_LT;
+    if (n != (ta ? la->cols : la->rows) || m != (tb ? lb->rows : lb->cols) || k != (tb ? lb->cols : lb->rows)) return INVALID_VALUE_LT;
+    if (((uintptr_t)a | (uintptr_t)b | (uintptr_t)out) % algorithm[0]) return NOT_ALIGNED;
+    snprintf(text, sizeof text, "product %ld %ld %ld batches %d transposed %d %d bias %d alignment %d workspace %ld stream %p\n", (long)m,
+             (long)n, (long)k, batches, ta, tb, d->set[7] == 4, (int)algorithm[0], (long)bytes, stream);
+    note(text);
+    memset(workspace, 255, bytes);  /* nothing else may lie there */
+    for (int z = 0; z < batches; z++)
+        for (int64_t j = 0; j < m; j++)
+            for (int64_t i = 0; i < n; i++) {
+                double sum = d->set[7] == 4 ? bias[i] : 0.0;
+                for (int64_t p = 0; p < k; p++)
+                    sum += (double)at(la, a + z * la->set[6], ta, i, p) * at(lb, b + z * lb->set[6], tb, p, j);
+                out[z * lout->set[6] + i + j * lout->ld] = (float)sum;
+            }
+    return 0;
+}

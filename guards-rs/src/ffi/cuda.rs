@@ -61,6 +61,8 @@ pub struct Driver {
     calls: Calls,
     stream: CurrentStream,
     devices: Mutex<Devices>,
+    /// The library of a test's driver, which has cuBLASLt's functions, too.
+    of_test: Option<usize>,
 }
 
 #[derive(Default)]
@@ -73,7 +75,8 @@ struct Devices {
 /// The open driver.  Never closed, because functions refer to it.
 static OPEN: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
 
-fn find(library: Raw, name: &CStr) -> Option<Raw> {
+/// The address of a library's function.
+pub fn find(library: Raw, name: &CStr) -> Option<Raw> {
     // SAFETY: a handle from dlopen and a C string.
     let address = unsafe { libc::dlsym(library, name.as_ptr()) };
     (!address.is_null()).then_some(address)
@@ -87,7 +90,7 @@ fn open_library(path: &CStr) -> Option<Raw> {
 
 /// Opens the driver at `path`.  torch's library reports the current stream, unless the driver's library (of a test)
 /// does.
-fn open(path: &CStr) -> Outcome<Driver> {
+fn open(path: &CStr, of_test: bool) -> Outcome<Driver> {
     let library = open_library(path).ok_or_else(|| Failure(format!("no GPU driver: {}", super::aten::dl_error())))?;
     let calls = resolve(library)?;
     let torch = || super::torch::symbol(CURRENT_STREAM).map(|address| address as Raw);
@@ -96,7 +99,8 @@ fn open(path: &CStr) -> Outcome<Driver> {
         .ok_or_else(|| Failure("the loaded torch does not export its CUDA streams".into()))?;
     // SAFETY: torch's C ABI declares `int32_t f(int32_t device, void** stream)`.
     let stream = unsafe { std::mem::transmute::<Raw, CurrentStream>(stream) };
-    let driver = Driver { calls, stream, devices: Mutex::default() };
+    let of_test = of_test.then_some(library as usize);
+    let driver = Driver { calls, stream, devices: Mutex::default(), of_test };
     // SAFETY: the first call of the driver; repeated calls do nothing.
     driver.checked(unsafe { (driver.calls.init)(0) }, "cuInit")?;
     Ok(driver)
@@ -111,7 +115,7 @@ pub fn driver() -> Outcome<&'static Driver> {
     }
     let _ = OPEN.compare_exchange(
         now,
-        Box::into_raw(Box::new(open(c"libcuda.so.1")?)),
+        Box::into_raw(Box::new(open(c"libcuda.so.1", false)?)),
         Ordering::AcqRel,
         Ordering::Acquire,
     );
@@ -123,7 +127,7 @@ pub fn driver() -> Outcome<&'static Driver> {
 pub fn use_driver(path: Option<&str>) -> Outcome<()> {
     let driver = match path.map(CString::new) {
         None => std::ptr::null_mut(),
-        Some(Ok(path)) => Box::into_raw(Box::new(open(&path)?)),
+        Some(Ok(path)) => Box::into_raw(Box::new(open(&path, true)?)),
         Some(Err(_)) => return Err(Failure("a path with a NUL".into())),
     };
     OPEN.store(driver, Ordering::Release);
@@ -188,6 +192,17 @@ impl Driver {
         Ok(stream as usize)
     }
 
+    /// The library of a test's driver.
+    pub fn library_of_test(&self) -> Option<Raw> {
+        self.of_test.map(|library| library as Raw)
+    }
+
+    /// The primary context of a device.
+    pub fn device(&'static self, device: i32) -> Outcome<DeviceContext> {
+        let mut devices = self.devices.lock().map_err(|_| Failure("the table of GPU modules is broken".into()))?;
+        Ok(DeviceContext { driver: self, context: self.context(&mut devices, device)?, device })
+    }
+
     /// Whether work on the stream is recorded now, in place of being run.  An error counts as yes.
     pub fn captures(&self, stream: usize) -> bool {
         let mut status = 0;
@@ -240,7 +255,29 @@ impl Driver {
     }
 }
 
-struct ContextScope<'a>(&'a Driver);
+/// The primary context of a device.
+#[derive(Clone, Copy)]
+pub struct DeviceContext {
+    driver: &'static Driver,
+    context: usize,
+    device: i32,
+}
+
+impl DeviceContext {
+    /// Makes the context current until the result is dropped.
+    #[inline]
+    pub fn enter(&self) -> Outcome<Option<ContextScope<'static>>> {
+        self.driver.enter(self.context)
+    }
+
+    /// torch's current stream of this thread.
+    #[inline]
+    pub fn stream(&self) -> Outcome<usize> {
+        self.driver.current_stream(self.device)
+    }
+}
+
+pub struct ContextScope<'a>(&'a Driver);
 
 impl Drop for ContextScope<'_> {
     fn drop(&mut self) {

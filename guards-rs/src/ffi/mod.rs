@@ -19,7 +19,7 @@
 //! - `callable.rs`, `tailcall.rs`, `frame.rs`: calls;
 //! - `words.rs`, `dict_events.rs`, `dict_probe.rs`, `dict_keys.rs`, `mro.rs`: proofs that objects are unchanged;
 //! - `torch.rs`, `tensor_words.rs`, `state.rs`, `profiling.rs`: torch, as guards and calls read it;
-//! - `aten/`, `cuda.rs`, `plan_call.rs`: torch and GPUs, as plans use them.
+//! - `aten/`, `cuda.rs`, `cublas.rs`, `plan_call.rs`: torch and GPUs, as plans use them.
 
 #![allow(unsafe_code)]
 
@@ -28,6 +28,7 @@ pub mod aten;
 pub mod callable;
 mod caught;
 pub mod class;
+pub mod cublas;
 pub mod cuda;
 pub mod dict_events;
 mod dict_keys;

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use super::arena::{self, Block, DynamicBlock, Lifetime};
 use super::argument::{device_code, torch_code, Reader};
 use super::aten::Aten;
+use super::gpu_product::GpuProduct;
 use super::launch::Launch;
 use super::pack::Pack;
 use super::real::Real;
@@ -202,6 +203,13 @@ impl<'py> Builder<'py> {
             "View" => Ok((self.view(step)?, format!("view of slot {}", self.slot(step, "base")?))),
             "Kernel" => Ok((self.kernel(step)?, step.getattr("label")?.extract()?)),
             "Product" => Ok((self.product(step)?, step.getattr("label")?.extract()?)),
+            "GpuProduct" => {
+                let product = GpuProduct::build(step)?;
+                for slot in &product.slots {
+                    self.in_range(*slot)?;
+                }
+                Ok((Step::GpuProduct(Box::new(product)), step.getattr("label")?.extract()?))
+            }
             "Launch" => {
                 let launch = Launch::build(&self.plan, &self.reader, step)?;
                 for slot in &launch.slots {
@@ -369,7 +377,7 @@ impl SlotUses {
                 uses.last[slot] = i;
                 uses.read[slot] = true;
                 match step {
-                    Step::Kernel { .. } | Step::Launch(_) => uses.by_kernel[slot] = true,
+                    Step::Kernel { .. } | Step::Launch(_) | Step::GpuProduct(_) => uses.by_kernel[slot] = true,
                     Step::Aten(_) | Step::Pack(_) | Step::CopyInto { .. } | Step::CountVersions(_) => {
                         uses.by_tensor[slot] = true;
                     }

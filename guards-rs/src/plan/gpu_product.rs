@@ -1,0 +1,78 @@
+//! A product of matrices on a GPU.
+//!
+//! In: an `ir.plan.GpuProduct`.  Out: `GpuProduct`: a product of `ffi::cublas` with the slots and offsets of its matrices.
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use super::{Frame, StepError};
+use crate::ffi::aten::Failure;
+use crate::ffi::cublas::{Problem, Product};
+
+pub struct GpuProduct {
+    product: Product,
+    device: i32,
+    /// Left, right, out, workspace and, if there is one, bias.
+    pub slots: Box<[usize]>,
+    /// Bytes from the start of each slot.
+    offsets: Box<[usize]>,
+    work: u64,
+    text: String,
+}
+
+impl GpuProduct {
+    pub fn build(step: &Bound<'_, PyAny>) -> PyResult<GpuProduct> {
+        let text = step.getattr("label")?.extract::<String>()?;
+        let device = step.getattr("device")?.getattr("index")?.extract::<Option<i32>>()?;
+        let device = device.ok_or_else(|| PyValueError::new_err(format!("{text} on a device without a number")))?;
+        let slots = step.getattr("slots")?.extract::<Vec<usize>>()?;
+        let dtype = step.getattr("cuda_dtype")?.extract::<(i32, usize)>()?;
+        let offsets = step.getattr("offsets")?.extract::<Vec<usize>>()?;
+        let [batch, rows, columns, depth] = step.getattr("sizes")?.extract::<[i64; 4]>()?;
+        let (left, right, out) = step.getattr("strides")?.extract::<([i64; 3], [i64; 3], [i64; 2])>()?;
+        if !matches!(slots.len(), 4 | 5) || offsets.len() != slots.len() {
+            let (n, m) = (slots.len(), offsets.len());
+            return Err(PyValueError::new_err(format!(
+                "{text} with {n} slots and {m} offsets, expected 4 or 5 of each"
+            )));
+        }
+        if [batch, rows, columns, depth].iter().any(|n| *n < 1) {
+            return Err(PyValueError::new_err(format!("{text} of sizes {:?}", [batch, rows, columns, depth])));
+        }
+        let workspace = step.getattr("workspace")?.extract()?;
+        let problem =
+            Problem { dtype, batch, rows, columns, depth, left, right, out, has_bias: slots.len() == 5, workspace };
+        let product = Product::new(&problem, device);
+        let product =
+            product.map_err(|Failure(why)| PyRuntimeError::new_err(format!("{text} on cuda:{device}: {why}")))?;
+        Ok(GpuProduct {
+            product,
+            device,
+            slots: slots.into(),
+            offsets: offsets.into_iter().map(|n| n * dtype.1).collect(),
+            work: step.getattr("work")?.extract()?,
+            text,
+        })
+    }
+}
+
+impl Frame<'_, '_> {
+    pub(super) fn start_product(&mut self, step: &GpuProduct) -> Result<(), StepError> {
+        let failed = |Failure(why): Failure| Failure(format!("{} on cuda:{}: {why}", step.text, step.device));
+        let mut at = [0usize; 5];
+        for ((address, slot), offset) in at.iter_mut().zip(&step.slots).zip(&step.offsets) {
+            *address = self.ptrs[*slot] + offset;
+        }
+        let stream = match self.stream {
+            Some((device, stream)) if device == step.device => stream,
+            _ => {
+                let stream = step.product.stream().map_err(failed)?;
+                self.stream = Some((step.device, stream));
+                stream
+            }
+        };
+        self.release_gil_for(step.work)?;
+        let [left, right, out, workspace, bias] = at;
+        Ok(step.product.start([left, right, out], bias, workspace, stream).map_err(failed)?)
+    }
+}
