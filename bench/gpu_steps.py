@@ -4,8 +4,7 @@
 
 Cases, forward without gradients and forward + backward: 50 x (Linear, ReLU); in bfloat16 BERT-base and GPT-2 (8 x 512,
 need `transformers`) and ResNet-50 (32 x 224 x 224, needs `torchvision`).  Prints medians in milliseconds: `host` until
-the call returns, `wall` until the GPU is done, and the peak of allocated memory in MiB.  Dropout is off, since graphs
-with random numbers are not recorded.
+the call returns, `wall` until the GPU is done, and the peak of allocated memory in MiB.  Dropout is off.
 """
 
 from __future__ import annotations

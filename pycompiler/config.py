@@ -250,7 +250,8 @@ KNOBS: tuple[Knob, ...] = (
         "engine_products",
         (_B,),
         True,
-        "in inference on the CPU, the engine multiplies float32 matrices by transposed weights; False: ATen does",
+        "the engine multiplies matrices: on GPUs by cuBLASLt; on the CPU in inference, float32 by transposed weights. "
+        "False: ATen multiplies",
     ),
     Knob(
         "pack_weights",

@@ -120,7 +120,9 @@ def on_gpu(low: Lowering, x: Value, y: Value, bias: Value | None = None) -> Any:
     """The product by cuBLASLt, with a bias of its columns; NotImplemented where ATen has to decide."""
     given = (x, y) if bias is None else (bias, x, y)
     dtype, device = low.fake.dtype, low.fake.device
-    if dtype not in CUDA_DTYPES or {v.dtype for v in given} != {dtype} or not sums_in_float32(dtype):
+    if dtype not in CUDA_DTYPES or {v.dtype for v in given} != {dtype}:
+        return NotImplemented
+    if not sums_in_float32(dtype) or not multiplies(device, dtype):
         return NotImplemented
     shape = to_exprs(low.fake.shape)
     if not (config.engine_products and _native.has_gpu_products()) or (bias is not None and bias.rank != 1):
@@ -136,6 +138,15 @@ def on_gpu(low: Lowering, x: Value, y: Value, bias: Value | None = None) -> Any:
         return NotImplemented
     low.add(Extern(low.op, refs, {}, (out,), origin=(low.node.name,), by_engine=True))
     return low.value_of(out)
+
+
+def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the GPU multiplies numbers of this dtype: those before Ampere have no bfloat16."""
+    return (
+        dtype is not torch.bfloat16
+        or not torch.cuda.is_available()
+        or torch.cuda.get_device_capability(device) >= (8, 0)
+    )
 
 
 def sums_in_float32(dtype: torch.dtype) -> bool:

@@ -343,7 +343,11 @@ def of_plan(gm: fx.GraphModule, plan: Plan) -> CudaGraphs | None:
         log("graph %s is not recorded: %s", plan.name, why)
         return None
     limit = config.triton.cudagraph_dynamic_shape_rerecord_limit
-    recorder = TorchRecorder(devices.pop().index or 0, is_doubtful(plan))
+    doubtful, draws_numbers = is_doubtful(plan), any(_draws(gm))
+    if doubtful and draws_numbers:
+        log("graph %s is not recorded: %s", plan.name, "it draws random numbers, and an operator may wait for the GPU")
+        return None
+    recorder = TorchRecorder(devices.pop().index or 0, doubtful, draws_numbers)
     return CudaGraphs(plan, recorder, limit, frozenset(_seeds(gm)))
 
 
@@ -372,8 +376,18 @@ def _on_host(gm: fx.GraphModule) -> str | None:
 
 
 def _drawing(gm: fx.GraphModule) -> str | None:
-    found = (n for n in gm.graph.nodes if draws(n.target) and not _drops_nothing(n))
-    return next((f"{_shown(n)} draws random numbers" for n in found), None)
+    for n in _draws(gm):
+        op: Any = n.target
+        if _name(op) not in _KNOWN:
+            return f"{_shown(n)} draws random numbers by a kernel that may wait for the GPU"
+        if any("generator" in a.name and n.kwargs.get(a.name) is not None for a in op._schema.arguments):
+            return f"{_shown(n)} draws random numbers from a generator of the program"
+    return None
+
+
+def _draws(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    """The nodes that draw random numbers."""
+    return (n for n in gm.graph.nodes if draws(n.target) and not _drops_nothing(n))
 
 
 def _reading(gm: fx.GraphModule) -> str | None:
@@ -461,23 +475,30 @@ _KNOWN = frozenset((
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
     "_scaled_mm", "index_add", "scatter_add", "gather", "index_select", "as_strided", "view", "_unsafe_view",
+    "native_dropout", "bernoulli", "uniform", "normal_functional", "exponential", "rand", "randn", "rand_like", "randn_like",
+    "randint", "randint_like",
 ))  # fmt: skip
 
 
 def is_doubtful(plan: Plan) -> bool:
     """Whether an operator of the plan may do something that a capture forbids."""
-    names = (step.op.overloadpacket.__name__ for step in plan.steps if isinstance(step, Aten))
-    return any(name.removesuffix("_") not in _KNOWN for name in names)
+    return any(_name(step.op) not in _KNOWN for step in plan.steps if isinstance(step, Aten))
+
+
+def _name(op: Any) -> str:
+    """The operator's name, without overload and the mark of writes."""
+    return str(op.overloadpacket.__name__).removesuffix("_")
 
 
 class TorchRecorder:
     """Records by `torch.cuda.CUDAGraph`, on a stream of its own for each stream of the program.
 
-    `doubtful`: each recording is tried first.
+    `doubtful`: each recording is tried first.  `draws`: torch replays it, since it gives the kernels the generator's seed
+    and position, and advances the generator as the recorded operators do.
     """
 
-    def __init__(self, device: int, doubtful: bool = False) -> None:
-        self.device, self.doubtful = device, doubtful
+    def __init__(self, device: int, doubtful: bool = False, draws: bool = False) -> None:
+        self.device, self.doubtful, self.draws = device, doubtful, draws
 
     def new_pool(self) -> Any:
         return torch.cuda.graph_pool_handle()
@@ -491,7 +512,7 @@ class TorchRecorder:
             if self.doubtful:
                 _try(own, lambda: run(*inputs))
             graph, outputs = _captured(own, pool, lambda: run(*inputs))
-        address = getattr(graph, "raw_cuda_graph_exec", lambda: 0)()
+        address = 0 if self.draws else getattr(graph, "raw_cuda_graph_exec", lambda: 0)()
         return graph, address, graph.replay, outputs
 
 

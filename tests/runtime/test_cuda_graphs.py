@@ -515,9 +515,14 @@ def on(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Te
             graph_of(aten._to_copy.default, on("cuda:0", 3), result=on("cpu", 3), device=torch.device("cpu")),
             "aten._to_copy.default (_to_copy_default) is a tensor of the CPU",
         ),
+        (graph_of(aten.bernoulli.default, on("cuda:0", 3), result=on("cuda:0", 3)), None),
         (
-            graph_of(aten.bernoulli.default, on("cuda:0", 3), result=on("cuda:0", 3)),
-            "aten.bernoulli.default (bernoulli_default) draws random numbers",
+            graph_of(aten.bernoulli.default, on("cuda:0", 3), result=on("cuda:0", 3), generator=torch.Generator()),
+            "aten.bernoulli.default (bernoulli_default) draws random numbers from a generator of the program",
+        ),
+        (
+            graph_of(aten.poisson.default, on("cuda:0", 3), result=on("cuda:0", 3)),
+            "aten.poisson.default (poisson_default) draws random numbers by a kernel that may wait for the GPU",
         ),
         (
             graph_of(aten.nonzero.default, on("cuda:0", 3), result=on("cuda:0", 2, 1, dtype=torch.int64)),

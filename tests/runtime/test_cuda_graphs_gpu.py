@@ -168,17 +168,50 @@ def test_buffers_that_are_written(said: list[str]) -> None:
     assert recorded(said) >= 2
 
 
-def test_random_numbers_are_eagers(said: list[str]) -> None:
-    def results(f: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+def test_random_numbers_are_those_of_launches(said: list[str]) -> None:
+    """Also after a new seed, and where others draw between the steps."""
+
+    def results(mode: str) -> list[torch.Tensor]:
         torch.manual_seed(3)
-        return [f(x) for x in batches(5)]
+        net = nn.Sequential(Block(), nn.Dropout(0.3), Block(), nn.Dropout(0.1)).cuda()
+        compiled = pycompiler.compile(net, mode=mode)
+        made = []
+        for k, x in enumerate(batches(40)):
+            if k in (10, 25):
+                torch.manual_seed(k)
+            y = compiled(x)
+            y.square().mean().backward()
+            made += [y.detach().clone(), torch.rand(3, device="cuda")]
+            if k % 7 == 0:
+                made += [p.grad.clone() for p in net.parameters()]
+                net.zero_grad(set_to_none=True)
+        return [*made, torch.cuda.get_rng_state()]
 
-    def program(x: torch.Tensor) -> torch.Tensor:
-        return F.dropout((x @ x.T).relu(), 0.5) + 1
+    want, got = results("default"), results("reduce-overhead")
+    assert same([got], [want])
+    assert recorded(said) >= 2
 
-    assert same([results(pycompiler.compile(program, mode="reduce-overhead"))], [results(pycompiler.compile(program))])
-    assert recorded(said) == 0
-    assert "draws random numbers" in said[0]
+
+def test_dropout_of_attention_is_that_of_launches(said: list[str]) -> None:
+    def results(mode: str) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        q, k, v = (
+            torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+        )
+
+        def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q * 2, k, v, dropout_p=0.2).relu()
+
+        compiled = pycompiler.compile(attention, mode=mode)
+        made = []
+        for _ in range(12):
+            y = compiled(q, k, v)
+            y.float().square().mean().backward()
+            made += [y.detach().clone(), *(t.grad.clone() for t in (q, k, v))]
+            q.grad = k.grad = v.grad = None
+        return made
+
+    assert same([results("reduce-overhead")], [results("default")])
 
 
 def test_reads_of_the_host_are_not_recorded(said: list[str]) -> None:
