@@ -23,6 +23,7 @@ from pycompiler.ir.verify import reads_of
 from pycompiler.logs import artifact
 from pycompiler.operators.operator_effects import ordered
 from pycompiler.scheduling.body import is_indirect
+from pycompiler.scheduling.bundle import device_of
 from pycompiler.scheduling.graph import BufferGraph, writes_of
 from pycompiler.scheduling.iteration_space import Refinement, compose, fresh_var, joint, refine, rewrite
 from pycompiler.scheduling.stores import target_of
@@ -421,7 +422,8 @@ class _Fusion:
         return merged
 
     def order(self) -> list[Group]:
-        """Dependencies first; among the ready groups the earliest in the program."""
+        """Dependencies first; among the ready groups the earliest in the program.  On a GPU, small nests come right after a
+        nest that they depend on: they may become parts of its launches (`codegen/triton/partial_results.py`)."""
         waiting = sorted(self.groups.values(), key=lambda g: g.first)
         done, out = 0, []
         while waiting:
@@ -430,9 +432,33 @@ class _Fusion:
                     break
             else:
                 raise AssertionError("fusion made a cycle: " + ", ".join(str(g.number) for g in waiting))
-            out.append(waiting.pop(k))
-            done |= 1 << g.number
+            run = [waiting.pop(k)]
+            done |= 1 << run[0].number
+            for before in run:  # grows
+                for g in self.small_readers(before):
+                    if g.before & ~done == 0 and not done >> g.number & 1:
+                        waiting.remove(g)
+                        run.append(g)
+                        done |= 1 << g.number
+            out += run
         return out
+
+    def small_readers(self, before: Group) -> list[Group]:
+        """The small nests on a GPU that read what a nest writes, in the program's order."""
+        if isinstance(before.node, Extern) or device_of(before.node).type == "cpu":
+            return []
+        readers = {
+            self.groups[g].number: self.groups[g]
+            for name in before.writes
+            for g in self.users[name]
+            if g in self.groups
+        }
+        small = [g for g in readers.values() if isinstance(g.node, Nest) and self.is_small(g.node)]
+        return sorted(small, key=lambda g: g.first)
+
+    def is_small(self, nest: Nest) -> bool:
+        points = hinted_points(nest.dims)
+        return points is not None and points <= self.graph.target.small_nest
 
 
 def _origins(stages: list[Stage]) -> str:

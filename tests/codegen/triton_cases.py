@@ -70,6 +70,21 @@ def cross_entropy_gradients(x: Tensor, t: Tensor) -> Any:
         return loss, *torch.autograd.grad(loss, x)
 
 
+def sums_and_casts(g: Tensor, x: Tensor, w: Tensor) -> Any:
+    """Small nests after column sums: casts, a value of two sums, one that reads other points, one of another shape."""
+    total, scaled = g.float().sum(0), (g.float() * x.float()).sum(0)
+    other = (w * 2).exp()
+    both = total * other - scaled
+    return (
+        total.bfloat16(),
+        scaled.bfloat16(),
+        both,
+        both.flip(0) + total,
+        total.view(10, 13).sum(1),
+        g.float().sum() / 3,
+    )
+
+
 def rms_norm(x: Tensor, residual: Tensor, w: Tensor) -> Any:
     y = x + residual
     return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * w, y
@@ -106,6 +121,7 @@ CASES: dict[str, Case] = {
     "sums": (lambda x: (x.sum(), x.sum(0), x.sum(-1), x.prod(-1), x.mean(0)), [r(9, 33)]),
     "sums_of_integers": (lambda x: (x.sum(0), x.sum(), x.amin(1), (x > 3).sum()), [integers(99, 9, 33)]),
     "column_sums": (lambda x: x.sum(0), [r(1000, 130)]),
+    "sums_and_casts": (sums_and_casts, [b(700, 130), b(700, 130), r(130)]),
     "middle_sums": (lambda x: (x.sum(1), x.mean((0, 2)), x.relu().sum(1) / 3), [r(4, 50, 70)]),
     "any_all": (lambda x: ((x > 0).any(-1), (x > 0).all(0), (x > 9).any()), [r(9, 33)]),
     "variance": (lambda x: (*torch.var_mean(x, (0, 2, 3)), *torch.var_mean(x)), [r(4, 5, 6, 7)]),

@@ -97,6 +97,16 @@ def test_kernels_of_two_devices_are_in_one_plan() -> None:
     assert plan.library is not None
 
 
+def test_casts_of_sums_are_parts_of_the_kernel_that_completes_the_sums() -> None:
+    def gradients(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
+        weight, bias = (g.float() * x.float()).sum([0]).bfloat16(), g.float().sum([0]).bfloat16()
+        return weight, bias, g.sin().float().sum([0]).bfloat16(), torch.digamma(w)
+
+    plan = cuda_plan(gradients, *[((4096, 768), torch.bfloat16, "cuda")] * 2, ((5, 3), torch.float32, "cuda"))
+    names = [s.kernel.partition("_nest")[2] for s in plan.steps if isinstance(s, Launch)]
+    assert names == ["0", "0_finish0"]
+
+
 def test_an_operation_without_a_triton_form_becomes_an_operator() -> None:
     plan = cuda_plan(lambda x: torch.sin(torch.digamma(x * 2)) + 1, ((5, 3), torch.float32, "cuda"))
     assert calls(plan) == ["launch", "aten.digamma.default", "launch"]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from pycompiler.codegen.triton.partial_results import followed, followers, joined
 from pycompiler.codegen.triton.nest import NestWriter
 from pycompiler.codegen.triton.tiles import tiles_of
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Nest, Schedule, Unsupported, loads
@@ -57,14 +58,20 @@ class _Module:
 
     def group(self, group: KernelGroup) -> Iterator[DeviceKernel]:
         """The kernels of a group, without nests that have no points."""
-        for i, nest in enumerate(group.nests):
+        rest = list(group.nests)
+        names = {id(nest): f"{group.name}_nest{i}" for i, nest in enumerate(rest)}
+        while rest:
+            nest = rest.pop(0)
             try:
-                yield from self.nest(f"{group.name}_nest{i}", nest, group, {})
+                yield from self.nest(names[id(nest)], nest, group, {}, rest)
             except Unsupported as refused:
                 raise Unsupported(str(refused), nest.origin) from None
 
-    def nest(self, name: str, nest: Nest, group: KernelGroup, spaces: dict[str, Buffer]) -> Iterator[DeviceKernel]:
-        """The kernels of a nest.  `spaces`: workspaces that earlier kernels have filled, by the name of their pointer."""
+    def nest(
+        self, name: str, nest: Nest, group: KernelGroup, spaces: dict[str, Buffer], rest: list[Nest]
+    ) -> Iterator[DeviceKernel]:
+        """The kernels of a nest.  `spaces`: workspaces that earlier kernels have filled, by the name of their pointer.
+        `rest`: the later nests of the group; those that become part of this one's kernels are removed."""
         if any(n == 0 for _, n in nest.dims):
             return
         used = _used(nest)
@@ -89,8 +96,14 @@ class _Module:
             tuple(made.values()),
             kernel.checks,
         )
-        for k, last in enumerate(kernel.finish):
-            yield from self.nest(f"{name}_finish{k}", last, group, made)
+        finish = joined(kernel.finish)
+        for k, last in enumerate(finish):
+            others = {b for f in finish[k + 1 :] for s in f.stages for b in s.outputs}
+            for later in list(followers(rest, group)):
+                if others.isdisjoint(_used(later)) and (both := followed(last, later)) is not None:
+                    rest.remove(later)
+                    last = both
+            yield from self.nest(f"{name}_finish{k}", last, group, made, [])
 
 
 def _used(nest: Nest) -> set[str]:
