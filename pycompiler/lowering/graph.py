@@ -28,7 +28,6 @@ from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, c
 from pycompiler.ir.printer import print_program
 from pycompiler.ir.verify import reads_of, refs_of
 from pycompiler.logs import artifact
-from pycompiler.lowering.aten_kernels import KEPT_NAMES
 from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.registry import ANY_DTYPE, LOWERINGS
 from pycompiler.lowering.values import (
@@ -46,7 +45,7 @@ from pycompiler.lowering.values import (
 )
 from pycompiler.operators.functional_twins import original, with_written
 from pycompiler.operators.memory_overlap import has_no_overlap
-from pycompiler.operators.operator_effects import divides, raises
+from pycompiler.operators.operator_facts import divides, facts_of
 from pycompiler.symbolic.expr import ZERO, Expr, SymbolicError
 from pycompiler.symbolic.hints import hinted, likely
 from pycompiler.symbolic.number_nodes import value_of
@@ -597,7 +596,7 @@ def _call(low: Lowering, node: fx.Node) -> Any:
         return low.on_copies(op)
     handler = LOWERINGS.get(node.target)
     if not node.users and (
-        raises(node.target) or divides(node.target, node.args, [node.meta.get("val")])
+        facts_of(node.target).raises or divides(node.target, node.args, [node.meta.get("val")])
     ):  # wanted only for its error, which ATen's kernel raises
         return low.extern()
     if node.name in low.external or (choices.active and handler is not None and not _taken_by_bisector(node)):
@@ -664,7 +663,7 @@ def _fresh_results(op: Any) -> Any:
 
 
 def _hint(node: Any, why: str) -> None:
-    if node.target._schema.name.partition("::")[2] not in KEPT_NAMES:
+    if not facts_of(node.target).kept:
         phases.artefact("hint", (node, why))
         perf_hints("%s has %s: it runs as ATen's kernel (node %s)", node.target, why, node.name)
 

@@ -11,8 +11,8 @@ Layouts of results
 - kernel_probe.py: a run of the kernel, if no rule covers the operator
 - result_strides.py: corrections of strides, by a run of the program's own call
 
-Checks and effects
-- operator_effects.py: draws, side effects, errors
+Facts: checks and effects
+- operator_facts.py, operator_table.py: draws, side effects, errors; one table of all facts, also those of layouts
 - kernel_type_checks.py, argument_checks.py, dtype_ranges.py: errors that kernels raise and shape functions do not
 - value_checks.py: checks of values as operators
 - registered_kernels.py: kernels that a program registers

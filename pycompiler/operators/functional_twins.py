@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from pycompiler.operators.operator_effects import is_foreign
+from pycompiler.operators.operator_facts import facts_of
 
 NAMESPACE = "pycompiler_functional"
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ def writing(target: object) -> OpOverload | None:
         target = getattr(target, names[0]) if len(names) == 1 else None
     if (
         not isinstance(target, OpOverload)
-        or not is_foreign(target)
+        or not facts_of(target).foreign
         or target in _ORIGINAL
         or not target._schema.is_mutable
     ):

@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
-from pycompiler.operators.operator_effects import draws, has_side_effects
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.operators.symbolic_shape_rules import is_plain
 from pycompiler.symbolic.concretize import Concretizer, symbols_in
 from pycompiler.symbolic.symbols import Symbols, expr_of, hint_of
@@ -237,9 +237,10 @@ class IsolatedEffects(OwnMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if has_side_effects(func):
+        facts = facts_of(func)
+        if facts.acts:
             raise NotImplementedError(f"{func} has side effects")
-        if draws(func) and not any(isinstance(a, torch.Generator) for a in (*args, *kwargs.values())):
+        if facts.draws and not any(isinstance(a, torch.Generator) for a in (*args, *kwargs.values())):
             device = next(t.device for t in tensors_of((args, kwargs)))
             return _with_generator(func)(*args, **kwargs, generator=torch.Generator(device))
         return func(*args, **kwargs)

@@ -244,7 +244,7 @@ def _differentiable(
     """
     backward, once = _backward_of(cx, cls)
     looks, step = cx.effects.looks, cx.frames[0].begin
-    drawn, ctx.backward = cx.fake_mode.once, True
+    drawn, ctx.backward = cx.fake_mode.seen.once, True
     if "materialize_grads" in ctx.overlay and not cx.truth(ctx.overlay["materialize_grads"]):
         raise Break("inner-graph", "an autograd Function with ctx.set_materialize_grads(False)")
     with (
@@ -260,7 +260,7 @@ def _differentiable(
         if too_many or len(wanted) < len(given) and ctx.levels:
             raise Break("inner-graph", f"a backward that returns {len(wanted)} gradients for {len(given)} arguments")
         outs, places = _gradients(cx, given, wanted, ctx.needs)
-        if cx.fake_mode.once > drawn:
+        if cx.fake_mode.seen.once > drawn:
             raise Break("inner-graph", "random numbers in the backward of an autograd Function")
         unpacked = ctx.tensors(cx, "to_save") if ctx.unpacked and not ctx.levels else []
         back, saved = tracer.close(outs, keeps=unpacked)

@@ -408,7 +408,7 @@ def linearize(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             "inner-graph", "torch.func.linearize with keywords, under a transform, in a checkpoint, or in a backward"
         )
     fn, primals = args[0], Tuple([cx.realize(a) for a in args[1:]])
-    drawn, step = cx.fake_mode.once, cx.frames[0].begin
+    drawn, step = cx.fake_mode.seen.once, cx.frames[0].begin
     value = cx.call(fn, list(primals.items), {})
     leaves: list[Tensor] = []
     with tracers.inner_tracer(cx, levels=True, pure=True, under="jvp") as tracer:
@@ -421,7 +421,7 @@ def linearize(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         result = cx.call(fn, items_of(cx, duals), {})
         outs = tracers.tensors(cx, result)
         body, lifted = tracer.close(outs)
-    if cx.fake_mode.once > drawn:
+    if cx.fake_mode.seen.once > drawn:
         raise Break("inner-graph", "random numbers in a function passed to torch.func.linearize")
     if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*leaves, *tracers.tensors_of(lifted))):
         raise Break("inner-graph", "torch.func.linearize of a function that uses a tensor that requires grad")
@@ -468,7 +468,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if reentrant:
         _check_reentrant(cx, args, [*kwargs, *(options.keys() - {"use_reentrant", "preserve_rng_state"})], target)
     keeps = options.get("preserve_rng_state", Const(True)).const()
-    drawn = cx.fake_mode.once
+    drawn = cx.fake_mode.seen.once
     looks, step, given = cx.effects.looks, cx.frames[0].begin, [*args[1:], *kwargs.values()]
     called = args[0], [*args[1:]], dict(kwargs)
     direct = [v for v in map(cx.realize, args[1:]) if isinstance(v, Tensor)]
@@ -479,7 +479,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         tracer.reentrant = tracer.reentrant or reentrant
         result = cx.call(args[0], args[1:], kwargs)
         outs = made_by(tracer, tracers.tensors(cx, result, _one))
-        if not keeps and cx.fake_mode.once > drawn:
+        if not keeps and cx.fake_mode.seen.once > drawn:
             raise Break("inner-graph", "random numbers in a checkpoint with preserve_rng_state=False")
         body, lifted = tracer.close(outs)
     if reentrant:
@@ -502,7 +502,7 @@ def _trace_again(
 ) -> None:
     """Give the checkpoint `node` a second body for its backward, traced with the variables' values at the end of the
     frame."""
-    drawn, looks = cx.fake_mode.once, cx.effects.looks
+    drawn, looks = cx.fake_mode.seen.once, cx.effects.looks
     fn, args, kwargs = called
     try:
         with (
@@ -517,7 +517,7 @@ def _trace_again(
         raise Break(b.kind, b.seen, step) from None
     operands = [cx.graph.to_arg(v) for v in lifted]
     before = {n for n in itertools.takewhile(lambda n: n is not node, cx.graph.graph.nodes)}
-    if cx.fake_mode.once > drawn or len(outs) != count or not before.issuperset(operands):
+    if cx.fake_mode.seen.once > drawn or len(outs) != count or not before.issuperset(operands):
         raise Break(
             "inner-graph",
             "a checkpoint that reads a variable which the frame later sets to a value computed after the checkpoint",

@@ -195,7 +195,7 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def _trace(cx: Capture, tensor: Tensor, hook: Value) -> None:
     """Trace a hook without effects into a graph, which backwards outside also call."""
-    looks, step, drawn = cx.effects.looks, cx.frames[0].begin, cx.fake_mode.once
+    looks, step, drawn = cx.effects.looks, cx.frames[0].begin, cx.fake_mode.seen.once
     with (
         tracers.inner_tracer(cx, levels=True, pure=True, later=True, grad=False, **AUTOCAST) as tracer,
         looks.of_body(step, [hook], cx.frames),
@@ -203,7 +203,7 @@ def _trace(cx: Capture, tensor: Tensor, hook: Value) -> None:
         with cx.fake_mode:
             given = torch.empty_like(tensor.fake)
         result = cx.realize(cx.call(hook, [tracer.argument(given)], {}))
-        if not isinstance(result, Tensor) and not cx.is_none(result) or cx.fake_mode.once > drawn:
+        if not isinstance(result, Tensor) and not cx.is_none(result) or cx.fake_mode.seen.once > drawn:
             raise Break("inner-graph", f"a hook that returns {result.describe()}, or draws random numbers")
         body, lifted = tracer.close([result] if isinstance(result, Tensor) else [])
     looks.tensors(tracers.tensors_of(lifted), step)

@@ -110,7 +110,7 @@ def _traced(cx: Capture, fn: Value, query: Tensor, others: list[Value], *, score
     """The tracer of a function of one pair, not yet closed, and its result."""
     fake = query.fake
     dtypes = [attention.precision(fake.dtype)] * scored + [torch.int64] * 4
-    drawn, off = cx.fake_mode.once, dict[str, Any](autocast_cpu=False, autocast_cuda=False)
+    drawn, off = cx.fake_mode.seen.once, dict[str, Any](autocast_cpu=False, autocast_cuda=False)
     with tracers.inner_tracer(cx, levels=True, copies=True, pure=True, under="vmap", **off) as tracer:
         tracer.indexes = True
         with cx.fake_mode, torch.inference_mode(False):
@@ -120,7 +120,7 @@ def _traced(cx: Capture, fn: Value, query: Tensor, others: list[Value], *, score
         result = cx.realize(cx.call(fn, [*pair, *others], {}))
     if not isinstance(result, Tensor) or result.is_special or result.fake.dim():
         raise Break("inner-graph", f"flex_attention whose score_mod or mask_mod returns {result.describe()}")
-    if cx.fake_mode.once > drawn:
+    if cx.fake_mode.seen.once > drawn:
         raise Break("inner-graph", "random numbers in a score_mod or mask_mod of flex_attention")
     if not scored and result.fake.dtype != torch.bool:
         raise Break("inner-graph", f"flex_attention whose mask_mod returns {result.fake.dtype}, not torch.bool")
