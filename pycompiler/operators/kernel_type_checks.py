@@ -200,7 +200,7 @@ def has_kernel_checks(op: OpOverload) -> bool:
         return False
     if facts.acts and not name.startswith("_foreach_"):  # they return nothing, and write only their arguments
         return False
-    return not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)  # no view
+    return not facts.gives_views
 
 
 def on_host(t: torch.Tensor) -> bool:

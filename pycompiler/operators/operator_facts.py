@@ -72,11 +72,17 @@ class Facts:
     # By schema and tags.
     draws: bool = False  # from a random generator
     acts: bool = False  # has, or may have, side effects: each call runs, once, in order with the others
-    writes: bool = False
+    written: tuple[tuple[int, str], ...] = ()  # positions and names of the arguments that the operator writes
+    gives_views: bool = False  # of arguments
     foreign: bool = False  # of another library, so that possible errors are unknown
     on_lists: bool = False  # does the same with each tensor of its lists
     launches: bool = False  # starts work that continues after the call
     lasts: bool = False  # see `_lasts`
+
+    @property
+    def writes(self) -> bool:
+        """Whether the operator writes arguments."""
+        return bool(self.written)
 
     @property
     def ordered(self) -> bool:
@@ -122,7 +128,9 @@ def facts_of(op: object) -> Facts:
     found |= ROWS.get(f"{prefix}{name}.{op._overloadname}", {})
     found["draws"] = torch.Tag.nondeterministic_seeded in op.tags
     found["acts"] = space not in _OURS or not schema.returns
-    found["writes"], found["foreign"] = schema.is_mutable, space not in _OURS
+    changed = ((i, a) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+    found["written"], found["foreign"] = tuple((i, a.name) for i, a in changed), space not in _OURS
+    found["gives_views"] = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
     found["on_lists"], found["launches"] = schema.name.startswith(_ON_LISTS), launches(op)
     return Facts(**found, lasts=_lasts(op, found))
 
@@ -139,7 +147,7 @@ def _lasts(op: OpOverload, found: Mapping[str, Any]) -> bool:
     if found["launches"]:
         return True
     computes = op._schema.returns and not op._schema.is_mutable
-    only_writes = found["on_lists"] and found["writes"]
+    only_writes = found["on_lists"] and found["written"]
     return bool(found["acts"] and not computes and not found.get("checks") and not only_writes)
 
 
@@ -230,6 +238,18 @@ def drops_nothing(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return type(share) in (int, float) and share == 0
 
 
+@cache
+def overload_by_generator(op: OpOverload, *, taken: bool) -> OpOverload | None:
+    """The overload with the same arguments that takes a generator, or that takes none; None if there is none."""
+    overloads = (getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads())
+    found = (o for o in overloads if _other_arguments(o) == _other_arguments(op))
+    return next((o for o in found if (len(o._schema.arguments) > len(_other_arguments(o))) == taken), None)
+
+
+def _other_arguments(op: OpOverload) -> list[str]:
+    return [a.name for a in op._schema.arguments if a.name != "generator"]
+
+
 def divides(op: object, args: Sequence[Any], results: Sequence[Any]) -> bool:
     """Whether a call is an integer division on the CPU, which raises for some divisors.  `results`: tensors or buffers,
     if known."""
@@ -244,24 +264,27 @@ def node_stays(node: Node) -> bool:
     return facts_of(node.target).stays or divides(node.target, node.args, [node.meta.get("val")])
 
 
-@cache
-def _uncounted(op: object) -> tuple[tuple[int, str], ...]:
-    """Positions and names of written arguments whose versions no kernel counts, for an operator that returns nothing.
+def written_by(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """The arguments that a call writes: tensors, and lists of tensors."""
+    for at, name in facts_of(op).written:
+        yield args[at] if at < len(args) else kwargs.get(name)
 
-    On the CPU, nested calls count the versions (`torch._foreach_add_`); shape functions do not.
+
+@cache
+def _is_uncounted(op: object) -> bool:
+    """Whether no kernel counts the versions of written arguments.
+
+    For an operator on the CPU that returns nothing, nested calls count them (`torch._foreach_add_`); shape functions do
+    not.
     """
-    if not isinstance(op, OpOverload) or not op._schema.is_mutable or op._schema.returns:
-        return ()
-    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "ADInplaceOrView"):  # type: ignore[no-untyped-call]
-        return ()
-    places = enumerate(op._schema.arguments)
-    return tuple((i, a.name) for i, a in places if a.alias_info is not None and a.alias_info.is_write)
+    if not isinstance(op, OpOverload) or op._schema.returns or not facts_of(op).writes:
+        return False
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "ADInplaceOrView")  # type: ignore[no-untyped-call]
 
 
 def count_writes(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Increment the versions of written fake tensors, as kernels do for real tensors."""
-    for at, name in _uncounted(op):
-        found = args[at] if at < len(args) else kwargs.get(name)
+    for found in written_by(op, args, kwargs) if _is_uncounted(op) else ():
         for t in found if isinstance(found, (tuple, list)) else (found,):
             if isinstance(t, torch.Tensor) and not t.is_inference():
                 torch.autograd.graph.increment_version(t)

@@ -29,7 +29,7 @@ from pycompiler.operators import operator_table as operator_table  # fills the r
 from pycompiler.operators import value_checks as value_checks  # adds rows
 from pycompiler.operators.kernel_probe import probe_results, probe_write, with_bits_of
 from pycompiler.operators.kernel_type_checks import tensors_of
-from pycompiler.operators.operator_facts import facts_of
+from pycompiler.operators.operator_facts import facts_of, overload_by_generator
 from pycompiler.operators.static_shape_rules import (
     factory_result,
     lies_apart,
@@ -72,17 +72,9 @@ def propagate(
 
 def without_generator(op: OpOverload, kwargs: Mapping[str, Any]) -> tuple[OpOverload, dict[str, Any]]:
     """The same call without a generator: shape functions draw nothing, and some refuse a generator."""
-    kwargs, plain = dict(kwargs), _plain(op)
+    kwargs, plain = dict(kwargs), overload_by_generator(op, taken=False) or op
     del kwargs["generator"]
     return plain, kwargs if plain is not op else {**kwargs, "generator": None}
-
-
-@cache
-def _plain(op: OpOverload) -> OpOverload:
-    """The overload with the same arguments except the generator; the operator itself if there is none."""
-    names = [a.name for a in op._schema.arguments if a.name != "generator"]
-    overloads = (getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads())
-    return next((o for o in overloads if [a.name for a in o._schema.arguments] == names), op)
 
 
 @cache

@@ -37,7 +37,7 @@ from pycompiler import _native, config
 from pycompiler.ir.plan import READS, Aten, CopyInto, CountVersions, GpuProduct, Kernel, Launch, Plan, slots_of
 from pycompiler.logs import artifact
 from pycompiler.operators.kernel_type_checks import tensors_of
-from pycompiler.operators.operator_facts import TORCHS, drops_nothing, facts_of
+from pycompiler.operators.operator_facts import TORCHS, drops_nothing, facts_of, written_by
 from pycompiler.operators.process_groups import NAMESPACES, launches
 
 log = artifact("cudagraphs")
@@ -295,11 +295,9 @@ def _writes(step: Any) -> Iterator[int]:
         yield from step.slots
     elif isinstance(step, CopyInto):
         yield step.target
-    elif isinstance(step, Aten) and step.op._schema.is_mutable:
-        for at, argument in enumerate(step.op._schema.arguments):
-            value = step.args[at] if at < len(step.args) else step.kwargs.get(argument.name)
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                yield from slots_of(value)
+    elif isinstance(step, Aten):
+        for value in written_by(step.op, step.args, step.kwargs):
+            yield from slots_of(value)
 
 
 def _address(value: Any) -> int | None:

@@ -16,6 +16,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pycompiler"
+TENSORS = "capture/values/tensor.py"
 META_CALLS = frozenset({"get", "pop", "setdefault"})
 
 
@@ -38,9 +39,11 @@ def calls_of(name: str, folder: str) -> int:
 
 
 def fake_reads(folder: str) -> int:
-    """Reads `x.fake.y`; `capture/values/tensor.py` has properties for them."""
-    found = (n.value for n in nodes(folder) if isinstance(n, ast.Attribute))
-    return sum(isinstance(v, ast.Attribute) and v.attr == "fake" for v in found)
+    """Reads `x.fake.y`; the class of tensors has properties for them."""
+    reads = [
+        n for path, tree in trees(folder) if path != TENSORS for n in ast.walk(tree) if isinstance(n, ast.Attribute)
+    ]
+    return sum(isinstance(n.value, ast.Attribute) and n.value.attr == "fake" for n in reads)
 
 
 def meta_keys() -> set[str]:
@@ -120,13 +123,13 @@ QUERY = "Use a mechanism that exists, or lower the count elsewhere first."
 COUNTS: dict[str, tuple[Callable[[], int], int, str]] = {
     "operators in several tables of operators/": (lambda: len(named_twice("operators/")), 0, ONE_TABLE),
     "operators in several tables": (lambda: len(named_twice("")), 9, ONE_TABLE),
-    "reads of fakes in capture": (lambda: fake_reads("capture"), 266, ONE_PLACE),
+    "reads of fakes in capture": (lambda: fake_reads("capture"), 12, ONE_PLACE),
     "reads of fakes in lowering": (lambda: fake_reads("lowering"), 31, ONE_PLACE),
     "calls of settle": (lambda: calls_of("settle", ""), 74, QUERY),
     "isinstance in capture": (lambda: calls_of("isinstance", "capture"), 1804, QUERY),
     "keys of meta": (lambda: len(meta_keys()), 29, QUERY),
     "keepers of a write": (lambda: len(keepers_of_a_write()), 12, QUERY),
-    "lines of the package": (lambda: sum(p.read_bytes().count(b"\n") for p in PACKAGE.rglob("*.py")), 98976, QUERY),
+    "lines of the package": (lambda: sum(p.read_bytes().count(b"\n") for p in PACKAGE.rglob("*.py")), 98968, QUERY),
 }
 
 
