@@ -33,7 +33,8 @@ from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import view_root
 from pycompiler.ir import higher_order
 from pycompiler.ir.phases import artefact
-from pycompiler.operators.operator_effects import draws, has_side_effects
+from pycompiler.operators.operator_facts import facts_of
+from pycompiler.operators.operator_facts import row as add_row
 from pycompiler.symbolic.expr import Expr
 from pycompiler.symbolic.number_nodes import Numbers, symbol_of, symbols_in, value_of
 from pycompiler.symbolic.symbols import Specialise, Symbols, expr_of, hint_of, symbols_of
@@ -223,6 +224,7 @@ for _name, _kernel in _KERNELS.items():
     for _key in ("CPU", "CUDA"):
         _LIBRARY.impl(_name, _kernel, _key)  # type: ignore[no-untyped-call]
     _LIBRARY.impl(_name, _shapes, "Meta")  # type: ignore[no-untyped-call]
+    add_row(f"pycompiler::{_name}", raises="host")
 branch = torch.ops.pycompiler.branch.default
 loop = torch.ops.pycompiler.loop.default
 loop_backward = torch.ops.pycompiler.unwound.default
@@ -424,7 +426,9 @@ class Branches:
 
     def _joint(self, body: fx.GraphModule, examples: Sequence[Any]) -> Joint:
         joint = self.trace(body, examples, self)
-        if any(draws(n.target) or has_side_effects(n.target) for n in joint.graph.nodes if n.op == "call_function"):
+        if any(
+            facts_of(n.target).draws or facts_of(n.target).acts for n in joint.graph.nodes if n.op == "call_function"
+        ):
             raise AutogradUnsupported(
                 "a branch draws random numbers, or has side effects",
                 body.print_readable(False),

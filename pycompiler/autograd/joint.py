@@ -19,7 +19,7 @@ from torch import fx
 
 from pycompiler.autograd.recompute import SMALL, size_bytes
 from pycompiler.autograd.views import ViewStep, is_view_op
-from pycompiler.operators.operator_effects import node_stays
+from pycompiler.operators.operator_facts import node_stays
 
 MOST_NODES = 8
 """The most autograd nodes of one call that distinguish sets of leaves; each node needs a backward graph of its own."""

@@ -36,7 +36,7 @@ from pycompiler.autograd.recompute import (
 )
 from pycompiler.autograd.recorder import is_dense, is_probably_dense, overlaps_itself
 from pycompiler.autograd.views import view_parent, view_root
-from pycompiler.operators.operator_effects import node_stays, ordered
+from pycompiler.operators.operator_facts import facts_of, node_stays
 from pycompiler.symbolic.number_nodes import Numbers, symbol_of
 
 aten = torch.ops.aten
@@ -130,7 +130,7 @@ class BackwardRegion:
         cut = self.min_cut(set(dear))
         if budget >= 1.0:
             return cut
-        keep = {n for n in dear if ordered(n.target) or self.reaches_out(n)}
+        keep = {n for n in dear if facts_of(n.target).ordered or self.reaches_out(n)}
         releasable = sorted((n for n in dear if n not in keep), key=recompute_cost)
         most, least = self.cost(cut), self.cost(self.min_cut(keep))
         target = least + budget * (most - least)
@@ -174,7 +174,7 @@ class BackwardRegion:
         own |= {n.args[0] for n in own if n.target is operator.getitem}  # type: ignore[misc]
         found: set[fx.Node] = set()
         for n in self.joint.graph.nodes:
-            if "gradient" not in n.meta or n.op != "call_function" or n in self.backward or ordered(n.target):
+            if "gradient" not in n.meta or n.op != "call_function" or n in self.backward or facts_of(n.target).ordered:
                 continue
             if n in own or any(a in found or view_root(a) in roots for a in n.all_input_nodes):
                 found.add(n)
@@ -265,8 +265,8 @@ class BackwardRegion:
 def _is_drawn(n: fx.Node) -> bool:
     """Whether `n` is a call that must run only once, or one of its results."""
     if n.target is operator.getitem and isinstance(n.args[0], fx.Node):
-        return ordered(n.args[0].target)
-    return ordered(n.target)
+        return facts_of(n.args[0].target).ordered
+    return facts_of(n.target).ordered
 
 
 def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
@@ -394,7 +394,7 @@ def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> 
             grads.append(g)
     graph.output(tuple(kept))
     # operators that only raise belong to formulas, here to the formulas of missing tangents
-    drop_dead(graph, lambda n: ordered(n.target))
+    drop_dead(graph, lambda n: facts_of(n.target).ordered)
     given = {g[1] for g in grads if g is not None and g[0] == "saved"}
     taken = []
     for j, node in enumerate([n for n in graph.nodes if n.op == "placeholder"][: len(part.saved)]):

@@ -17,7 +17,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from pycompiler.autograd.views import is_view_op
-from pycompiler.operators.operator_effects import ordered
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.symbolic.number_nodes import is_number
 from pycompiler.symbolic.symbols import hint_of
 
@@ -25,41 +25,15 @@ aten = torch.ops.aten
 
 SMALL = 1 << 20  # most bytes spent to raise exactly where eager raises
 
-_CHEAP_PACKETS = frozenset(
-    (
-        *(aten._to_copy, aten.clone, aten.copy, aten.where, aten.masked_fill, aten.tril, aten.triu),
-        *(
-            aten.full,
-            aten.full_like,
-            aten.zeros,
-            aten.zeros_like,
-            aten.ones,
-            aten.ones_like,
-            aten.new_zeros,
-            aten.new_full,
-        ),
-        *(
-            aten.arange,
-            aten.scalar_tensor,
-            aten.empty,
-            aten.empty_like,
-            aten.new_empty,
-            aten.new_empty_strided,
-            aten.empty_strided,
-        ),
-        *(aten.constant_pad_nd, aten.select_scatter, aten.slice_scatter, aten.flip, aten.eye),
-        *(torch.ops.prims.convert_element_type, torch.ops.prims.iota, torch.ops.prims.broadcast_in_dim),
-    )
-)
-
 
 @cache
 def _cheap_target(target: object) -> bool:
     if not isinstance(target, OpOverload):
         return target is operator.getitem
-    if ordered(target):
-        return False
-    return is_view_op(target) or torch.Tag.pointwise in target.tags or target.overloadpacket in _CHEAP_PACKETS
+    facts = facts_of(target)
+    return not facts.ordered and (
+        is_view_op(target) or torch.Tag.pointwise in target.tags or (facts.cheap and not facts.writes)
+    )
 
 
 def is_cheap(node: fx.Node) -> bool:
@@ -77,17 +51,6 @@ def _is_float(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)
 
 
-# Pointwise operators from floats to floats that jump between neighbouring arguments.
-_JUMPS = frozenset(
-    (aten.sign, aten.sgn, aten.floor, aten.ceil, aten.round, aten.trunc, aten.frac, aten.fmod, aten.remainder,
-     aten.floor_divide, aten.heaviside, aten.copysign)
-)  # fmt: skip
-# Operators whose results consist of bits of their operands.
-_SELECTIONS = frozenset(
-    (aten.relu, aten.maximum, aten.minimum, aten.clamp, aten.clamp_min, aten.clamp_max, aten.hardtanh, aten.where,
-     aten.masked_fill, aten.neg, aten.abs, aten.clone, aten.copy, aten.tril, aten.triu, aten.constant_pad_nd,
-     aten.select_scatter, aten.slice_scatter, aten.flip)
-)  # fmt: skip
 _CASTS = frozenset((aten._to_copy, torch.ops.prims.convert_element_type))
 
 
@@ -99,7 +62,7 @@ def decides(node: fx.Node) -> bool:
     if node.op != "call_function" or not is_cheap(node) or not float_operands(node):
         return False
     packet, value = getattr(node.target, "overloadpacket", None), node.meta.get("val")
-    if packet in _JUMPS or (packet is aten.div and node.kwargs.get("rounding_mode") is not None):
+    if facts_of(node.target).jumps or (packet is aten.div and node.kwargs.get("rounding_mode") is not None):
         return True
     return isinstance(value, torch.Tensor) and not _is_float(node) and not is_view_op(node.target)
 
@@ -112,7 +75,7 @@ def is_exact(node: fx.Node) -> bool:
     if packet in _CASTS:
         before = [n.meta["val"].dtype for n in float_operands(node)]
         return all(torch.promote_types(d, node.meta["val"].dtype) == node.meta["val"].dtype for d in before)
-    return packet in _SELECTIONS
+    return facts_of(node.target).selects
 
 
 def size_bytes(node: fx.Node) -> int:
@@ -123,15 +86,12 @@ def size_bytes(node: fx.Node) -> int:
     return int(hint_of(value.numel())) * value.element_size()
 
 
-_MATMUL = frozenset((aten.mm, aten.addmm, aten.bmm, aten.baddbmm))
-
-
 def recompute_cost(node: fx.Node) -> float:
     """Work per byte of result: about the length of the inner loop."""
     packet = getattr(node.target, "overloadpacket", None)
     values = [a.meta["val"] for a in node.all_input_nodes if isinstance(a.meta.get("val"), torch.Tensor)]
     result = max(1, size_bytes(node))
-    if packet in _MATMUL and len(values) >= 2:
+    if facts_of(node.target).product and len(values) >= 2:
         return 2.0 * float(hint_of(values[-2].shape[-1]))
     read = sum(hint_of(v.numel()) * v.element_size() for v in values)
     if packet is aten.convolution and len(values) >= 2:

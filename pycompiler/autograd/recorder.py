@@ -32,7 +32,7 @@ from pycompiler.ir import choices
 from pycompiler.ir.guards import own_place
 from pycompiler.operators.kernel_type_checks import has_kernel_checks
 from pycompiler.operators.memory_overlap import has_no_overlap
-from pycompiler.operators.operator_effects import has_side_effects, ordered
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.operators.propagate import propagate
 from pycompiler.operators.registered_kernels import is_replaced, replaced
 from pycompiler.symbolic import unbacked_symbols
@@ -345,7 +345,7 @@ class Recorder(OwnMode):
         return out
 
     def _value(self, func: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        pure, binds = not ordered(func), self._binds
+        pure, binds = not facts_of(func).ordered, self._binds
         key: Any = None
         if pure:
             try:
@@ -518,7 +518,7 @@ class Recorder(OwnMode):
             raise AutogradUnsupported(
                 "a division by the size of an empty tensor", f"{func}", "the graph runs eagerly"
             ) from e
-        if not any(True for _ in tensors_in(out)) and not has_side_effects(func) and not self._bound:
+        if not any(True for _ in tensors_in(out)) and not facts_of(func).acts and not self._bound:
             return out
         if isinstance(out, torch.Tensor) and id(out) in self._node_of:
             return out

@@ -49,7 +49,7 @@ from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir import higher_order
 from pycompiler.ir.generated_source import forward_of
-from pycompiler.operators.operator_effects import draws, node_stays, writes_unseen
+from pycompiler.operators.operator_facts import facts_of, node_stays
 from pycompiler.symbolic.number_nodes import SYMBOLIC, symbol_of, value_of
 from pycompiler.symbolic.symbols import expr_of
 from pycompiler.torch_compat.fake_mode import is_inference
@@ -93,13 +93,13 @@ class Replay:
         self.count = len(joint.inputs)
         self.cuts = joint.cuts
         self.written = set(joint.written)
-        unseen = {a for n in joint.graph.nodes if writes_unseen(n.target) for a in n.all_input_nodes}
+        unseen = {a for n in joint.graph.nodes if facts_of(n.target).writes_unseen for a in n.all_input_nodes}
         self.unseen = {i for i, n in enumerate(joint.inputs) if n in unseen}
         self.likes = [_like(e) for e in examples]
         self.generators = [i for i, e in enumerate(examples) if isinstance(e, torch.Generator)]
         bodies = [m for m in gm.modules() if isinstance(m, fx.GraphModule) and m is not gm]
         self.repeats = not self.generators and all(map(may_run_again, bodies))
-        self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
+        self.random = sorted({_device(n) for n in joint.graph.nodes if facts_of(n.target).draws}, key=str)
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]
         gradients = _inputs_of(joint, [g for g in joint.grads if g is not None])
@@ -516,15 +516,12 @@ def _inputs_of(joint: Joint, nodes: Sequence[fx.Node]) -> list[int]:
 
 def _decides(node: fx.Node) -> bool:
     """Whether a call draws a number of random values that depends on its arguments: later draws would differ."""
-    return getattr(node.target, "overloadpacket", None) in _TAKE_AS_MANY
+    return facts_of(node.target).draws_by_value
 
 
 def _refuses(node: fx.Node) -> bool:
     """Whether a call has an effect beside its result, such as an error."""
-    return node.op == "call_function" and node_stays(node) and not draws(node.target)
-
-
-_TAKE_AS_MANY = frozenset((aten.poisson, aten.binomial, aten._standard_gamma, aten._sample_dirichlet, aten.multinomial))
+    return node.op == "call_function" and node_stays(node) and not facts_of(node.target).draws
 
 
 def _kept_results(joint: Joint, linked: Sequence[bool]) -> list[int]:

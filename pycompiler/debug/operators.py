@@ -17,13 +17,13 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from pycompiler.autograd import kernel_substitutes
 from pycompiler.autograd.decomp.registry import PARTIAL, RULES
-from pycompiler.autograd.decompositions import WHOLE, default_decompositions
+from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.recorder import is_composite
 from pycompiler.errors import ArgumentError
-from pycompiler.lowering.aten_kernels import KEPT
 from pycompiler.lowering.partial_updates import PARTS, WRITES
 from pycompiler.lowering.registry import LOWERINGS
-from pycompiler.operators import composite_rules, operator_effects
+from pycompiler.operators import composite_rules
+from pycompiler.operators.operator_facts import Facts, facts_of
 
 
 class TableAnswer(NamedTuple):
@@ -49,7 +49,7 @@ def steps_of(op: OpOverload) -> list[TableAnswer]:
 
 
 def _effects(op: OpOverload) -> Iterator[TableAnswer]:
-    found = [name for name, ask in EFFECTS.items() if ask(op)]
+    found = [name for name, ask in EFFECTS.items() if ask(facts_of(op))]
     if found:
         yield TableAnswer("effects", ", ".join(found), False)
 
@@ -94,9 +94,9 @@ def _decomposed(op: OpOverload) -> Iterator[TableAnswer]:
         yield TableAnswer("decomposed", f"{by}, for some arguments" if partial else by, not partial)
     else:
         reasons = {
-            "draws random numbers": operator_effects.draws(op),
+            "draws random numbers": facts_of(op).draws,
             "an operator of ATen's core set": torch.Tag.core in op.tags,
-            "kept whole (`decompositions.WHOLE`)": op.overloadpacket in WHOLE,
+            "kept whole (`operators.operator_table`)": facts_of(op).whole,
         }
         yield TableAnswer("whole", next((r for r, holds in reasons.items() if holds), "no table decomposes it"), False)
 
@@ -111,16 +111,15 @@ def _lowered(op: OpOverload) -> Iterator[TableAnswer]:
 
 
 def _kernel(op: OpOverload) -> Iterator[TableAnswer]:
-    name = op.overloadpacket.__name__
-    reason = next((reason for reason, names in KEPT.items() if name in names), "no lowering")
+    reason = facts_of(op).kept or "no lowering"
     yield TableAnswer("called", f"ATen's kernel ({reason})" if op.namespace == "aten" else "its kernel")
 
 
-EFFECTS: dict[str, Callable[[OpOverload], bool]] = {
-    "draws random numbers": operator_effects.draws,
-    "has side effects": operator_effects.has_side_effects,
-    "may raise": operator_effects.raises,
-    "writes without counting versions": operator_effects.writes_unseen,
+EFFECTS: dict[str, Callable[[Facts], object]] = {
+    "draws random numbers": lambda facts: facts.draws,
+    "has side effects": lambda facts: facts.acts,
+    "may raise": lambda facts: facts.raises,
+    "writes without counting versions": lambda facts: facts.writes_unseen,
 }
 
 # In the order in which a call meets them.

@@ -24,6 +24,7 @@ from pycompiler.api import compile as compile_function
 from pycompiler.autograd.control_flow import Side, choice_of
 from pycompiler.debug.fx_reader import load, nodes_in
 from pycompiler.graphs import compile_aten
+from pycompiler.operators.operator_facts import written_by
 from pycompiler.torch_compat.fake_mode import fake_of, new_fake_mode
 
 
@@ -250,7 +251,5 @@ def _unwritten_memory(gm: fx.GraphModule) -> tuple[list[bool], list[bool]]:
 
 def _written(n: fx.Node) -> Iterator[fx.Node]:
     """The tensors that an operator writes."""
-    if isinstance(n.target, torch._ops.OpOverload):
-        for given, a in zip(n.args, n.target._schema.arguments, strict=False):
-            if a.alias_info is not None and a.alias_info.is_write:
-                yield from nodes_in(given)
+    for given in written_by(n.target, n.args, n.kwargs):
+        yield from nodes_in(given)

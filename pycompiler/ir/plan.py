@@ -17,7 +17,7 @@ import torch
 
 from pycompiler.ir.loops import FLOAT, INDEX_RULES, read_symbol
 from pycompiler.operators import registered_kernels
-from pycompiler.operators.operator_effects import TORCHS, draws, has_lasting_effect
+from pycompiler.operators.operator_facts import TORCHS, facts_of
 from pycompiler.symbolic.expr import Expr
 from pycompiler.symbolic.symbolic_node import Real
 
@@ -407,7 +407,7 @@ class Plan:
 
 def _lasts(step: Step) -> bool:
     if isinstance(step, Aten):
-        return step.op._schema.is_mutable or draws(step.op) or has_lasting_effect(step.op)
+        return step.op._schema.is_mutable or facts_of(step.op).draws or facts_of(step.op).lasts
     return isinstance(step, CountVersions | CopyInto)
 
 

@@ -15,7 +15,6 @@ Read in this order:
 - `reductions.py`, `normalization.py`, `pooling.py`, `losses.py`, `matmul.py`: folds.
 - `convolution.py`: convolutions with packed weights.
 - `partial_updates.py`, `input_stores.py`: writes to inputs.
-- `aten_kernels.py`: operators that stay ATen kernels.
 """
 
 from pycompiler.lowering import (

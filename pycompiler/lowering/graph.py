@@ -28,7 +28,6 @@ from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, c
 from pycompiler.ir.printer import print_program
 from pycompiler.ir.verify import reads_of, refs_of
 from pycompiler.logs import artifact
-from pycompiler.lowering.aten_kernels import KEPT_NAMES
 from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.registry import ANY_DTYPE, LOWERINGS
 from pycompiler.lowering.values import (
@@ -46,7 +45,7 @@ from pycompiler.lowering.values import (
 )
 from pycompiler.operators.functional_twins import original, with_written
 from pycompiler.operators.memory_overlap import has_no_overlap
-from pycompiler.operators.operator_effects import divides, raises
+from pycompiler.operators.operator_facts import divides, facts_of, written_by
 from pycompiler.symbolic.expr import ZERO, Expr, SymbolicError
 from pycompiler.symbolic.hints import hinted, likely
 from pycompiler.symbolic.number_nodes import value_of
@@ -353,13 +352,11 @@ class Lowering:
         refs = fx.map_arg((node.args, node.kwargs), self._argument)
         mutated: list[str] = []
         target: Value | None = None
-        for i, a in enumerate(op._schema.arguments):
-            if a.alias_info is not None and a.alias_info.is_write:
-                given = node.args[i] if i < len(node.args) else node.kwargs.get(a.name)
-                for n in given if isinstance(given, list | tuple) else [given]:
-                    if isinstance(n, fx.Node):
-                        mutated.append(self._written(n))
-                        target = target or self.env[n]
+        for given in written_by(op, node.args, node.kwargs):
+            for n in given if isinstance(given, list | tuple) else [given]:
+                if isinstance(n, fx.Node):
+                    mutated.append(self._written(n))
+                    target = target or self.env[n]
         returned = op._schema.returns
         if mutated and returned and all(r.alias_info is not None and r.alias_info.is_write for r in returned):
             self.add(Extern(op, tuple(refs[0]), dict(refs[1]), (None,) * len(returned), tuple(mutated), (node.name,)))
@@ -597,7 +594,7 @@ def _call(low: Lowering, node: fx.Node) -> Any:
         return low.on_copies(op)
     handler = LOWERINGS.get(node.target)
     if not node.users and (
-        raises(node.target) or divides(node.target, node.args, [node.meta.get("val")])
+        facts_of(node.target).raises or divides(node.target, node.args, [node.meta.get("val")])
     ):  # wanted only for its error, which ATen's kernel raises
         return low.extern()
     if node.name in low.external or (choices.active and handler is not None and not _taken_by_bisector(node)):
@@ -654,7 +651,7 @@ def _as_traced(result: Any, fake: Any) -> Any:
 
 def _fresh_results(op: Any) -> Any:
     """The operator itself, or the copying variant of an operator that returns views of its arguments."""
-    if not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
+    if not facts_of(op).gives_views:
         return op
     namespace, _, name = op._schema.name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), f"{name}_copy", None)
@@ -664,7 +661,7 @@ def _fresh_results(op: Any) -> Any:
 
 
 def _hint(node: Any, why: str) -> None:
-    if node.target._schema.name.partition("::")[2] not in KEPT_NAMES:
+    if not facts_of(node.target).kept:
         phases.artefact("hint", (node, why))
         perf_hints("%s has %s: it runs as ATen's kernel (node %s)", node.target, why, node.name)
 

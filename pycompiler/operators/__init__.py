@@ -3,6 +3,8 @@
 In: an operator and its arguments (FakeTensors).  Out: layouts of results as in eager, or eager's exception.
 Files in reading order:
 
+- operator_facts.py: facts of an operator, and of a call; operator_table.py: the table of all facts
+
 Layouts of results
 - propagate.py: the entry point; a short path before FakeTensorMode
 - symbolic_shape_rules.py, loss_shape_rules.py: rules for symbolic sizes
@@ -11,8 +13,7 @@ Layouts of results
 - kernel_probe.py: a run of the kernel, if no rule covers the operator
 - result_strides.py: corrections of strides, by a run of the program's own call
 
-Checks and effects
-- operator_effects.py: draws, side effects, errors
+Checks
 - kernel_type_checks.py, argument_checks.py, dtype_ranges.py: errors that kernels raise and shape functions do not
 - value_checks.py: checks of values as operators
 - registered_kernels.py: kernels that a program registers

@@ -20,7 +20,9 @@ from torch._C import DispatchKey
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 
+from pycompiler.operators import operator_table as operator_table  # fills the rows
 from pycompiler.operators.argument_checks import check_arguments
+from pycompiler.operators.operator_facts import operators_with
 
 aten = torch.ops.aten
 
@@ -99,7 +101,7 @@ _RECURRENT = (aten.rnn_tanh, aten.rnn_relu, aten.gru, aten.lstm)
 _RULES: dict[OpOverload, Rule] = {
     aten.dropout.default: _dropout,
     **{getattr(op, name): _layer_by_layer for op in _RECURRENT for name in ("input", "data")},
-    **{op: _demanding(op) for op in (aten.hardshrink.default, aten.softshrink.default)},
+    **{op: _demanding(op) for op in operators_with("composite_check")},
 }
 
 

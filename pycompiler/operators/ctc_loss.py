@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from pycompiler.operators.symbolic_shape_rules import Layout, packed, rule
+from pycompiler.operators.operator_facts import row
+from pycompiler.operators.symbolic_shape_rules import packed
 
 aten = torch.ops.aten
 
@@ -50,14 +51,8 @@ ctc_losses = torch.ops.pycompiler.ctc_losses.default
 ctc_losses_backward = torch.ops.pycompiler.ctc_losses_backward.default
 
 
-@rule(ctc_losses)
-def _of_each(probabilities: torch.Tensor, *args: Any) -> list[Layout]:
-    return [packed(probabilities.shape[1:2])]
-
-
-@rule(ctc_losses_backward)
-def _of_all(tangent: torch.Tensor, probabilities: torch.Tensor, *args: Any) -> list[Layout]:
-    return [packed(probabilities.shape)]
+row("pycompiler::ctc_losses", raises="host", layouts=lambda x, *args: [packed(x.shape[1:2])])
+row("pycompiler::ctc_losses_backward", layouts=lambda tangent, x, *args: [packed(x.shape)])
 
 
 class CtcLosses(torch.autograd.Function):

@@ -19,12 +19,11 @@ import torch
 from torch._ops import OpOverload
 
 from pycompiler.operators.kernel_type_checks import check_fill, check_number, on_host, tensors_of
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.symbolic.concretize import Concretizer
 from pycompiler.symbolic.number_nodes import value_of
 from pycompiler.symbolic.symbolic_node import Real
 from pycompiler.symbolic.symbols import hint_of
-
-_FILLS = frozenset((torch.ops.aten.full.default, torch.ops.aten.scalar_tensor.default))
 
 
 def limit_numbers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
@@ -46,7 +45,7 @@ def limit_numbers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out
         refused = bounded and most < abs(value) < math.inf
         refused |= any(not i.min <= value <= i.max for i in integers)
         if refused and all(map(on_host, results)):
-            if func in _FILLS:
+            if facts_of(func).converts:
                 check_fill([min(hint_of(n), 2) for n in results[0].shape], results[0].dtype, value)
             else:
                 today = Concretizer()

@@ -20,19 +20,12 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from pycompiler.operators.operator_effects import is_foreign
+from pycompiler.operators.operator_facts import facts_of
 
 NAMESPACE = "pycompiler_functional"
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 _ORIGINAL: dict[Any, OpOverload] = {}
 _ALIAS = re.compile(r"Tensor\([^)]*\)")
-
-
-@functools.cache
-def written_places(op: OpOverload) -> tuple[tuple[int, str], ...]:
-    """Positions and names of the arguments that an operator writes."""
-    places = enumerate(op._schema.arguments)
-    return tuple((i, a.name) for i, a in places if a.alias_info is not None and a.alias_info.is_write)
 
 
 @functools.cache
@@ -46,7 +39,7 @@ def writing(target: object) -> OpOverload | None:
         target = getattr(target, names[0]) if len(names) == 1 else None
     if (
         not isinstance(target, OpOverload)
-        or not is_foreign(target)
+        or not facts_of(target).foreign
         or target in _ORIGINAL
         or not target._schema.is_mutable
     ):
@@ -62,7 +55,7 @@ def twin_of(op: OpOverload) -> OpOverload:
     name = re.sub(r"\W", "_", f"{op.namespace}_{op.overloadpacket.__name__}_{op._overloadname}_{len(_ORIGINAL)}")
     given, _, gives = _ALIAS.sub("Tensor", str(op._schema)).partition("(")[2].rpartition(" -> ")
     results = [g for g in gives.removeprefix("(").removesuffix(")").split(", ") if g]
-    results += ["Tensor"] * len(written_places(op))
+    results += ["Tensor"] * len(facts_of(op).written)
     _LIBRARY.define(f"{name}({given} -> ({', '.join(results)})" if len(results) > 1 else f"{name}({given} -> Tensor")  # type: ignore[no-untyped-call]
     kernel = functools.partial(_computed, op)
     _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -82,7 +75,7 @@ def with_written(
 ) -> tuple[list[Any], dict[str, Any], list[Any]]:
     """The arguments, with `change` applied to each written one, and the list of the changed ones."""
     args, kwargs, made = list(args), dict(kwargs), []
-    for i, name in written_places(op):
+    for i, name in facts_of(op).written:
         holder: Any = args if i < len(args) else kwargs
         key = i if i < len(args) else name
         holder[key] = change(holder[key])

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.operators.kernel_type_checks import has_kernel_checks, memory_of, on_host, tensors_of
-from pycompiler.operators.operator_effects import draws, has_side_effects
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.operators.symbolic_shape_rules import Layout
 
 aten = torch.ops.aten
@@ -31,22 +31,17 @@ ProbeResults = Sequence[tuple[Layout, torch.dtype]]
 
 _LARGE = 1 << 22  # elements that the arguments span together
 _BY_VALUES = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape))
-_BY_RANK = frozenset((aten.linalg_lstsq.default,))  # residuals are present or absent, depending on the rank
 _INDICES = (torch.int64, torch.int32)
 # Internal kernels that only read their arguments' elements (no packed weights, no workspaces).
 _INNER = re.compile(
     r"(?!_|mkldnn|cudnn|miopen|fbgemm|quantized|mps).*backward$|_safe_softmax|_adaptive_avg_pool[23]d|_cdist_forward"
     r"|_transformer_encoder_layer_fwd|_native_multi_head_attention|_fft_[rc]2[rc]|_is_a(ll|ny)_true"
 )
-# Their shape functions import nothing, and their kernels need memory that only they can create.
-_BY_META = frozenset(
-    getattr(aten, name).default for name in ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward") if hasattr(aten, name)
-)
 
 
 def probe_results(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ProbeResults | None:
     """Layout and dtype of each result, all in fresh memory; None if the kernel must not or cannot answer."""
-    if op in _BY_META:
+    if facts_of(op).probe == "meta":
         return _of_meta(op, args, kwargs)
     if op._schema.is_mutable or not _values_do_not_decide(op, args):
         return None
@@ -77,10 +72,11 @@ def _values_do_not_decide(op: OpOverload, args: Sequence[Any]) -> bool:
 
 @cache
 def _may_be_asked(op: OpOverload) -> bool:
+    facts = facts_of(op)
     inner = op.namespace == "aten" and _INNER.match(op.overloadpacket.__name__) is not None
-    if not (has_kernel_checks(op) or (inner and not draws(op) and not has_side_effects(op))):
+    if not (has_kernel_checks(op) or (inner and not facts.ordered)):
         return False
-    return op not in _BY_RANK and _BY_VALUES.isdisjoint(op.tags)
+    return not facts.probe and _BY_VALUES.isdisjoint(op.tags)
 
 
 @cache

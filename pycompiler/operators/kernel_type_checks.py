@@ -21,7 +21,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from pycompiler.operators.operator_effects import draws, has_side_effects
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.symbolic.concretize import Concretizer
 from pycompiler.symbolic.symbols import hint_of
 
@@ -191,27 +191,16 @@ def set_version(t: torch.Tensor, version: int) -> None:
 
 # Internal kernels check nothing, and crash: only kernels that programs call themselves, or nearly so, may run here.
 _INNER = re.compile(r"_(?!foreach_)|mkldnn|cudnn|miopen|fbgemm|quantized|.*backward")
-_NEARLY_OUTER = frozenset(
-    (
-        *("_softmax", "_log_softmax", "_to_copy", "_unsafe_index", "__lshift__", "__rshift__", "_fft_r2c", "_fft_c2c"),
-        *("_native_batch_norm_legit", "_batch_norm_with_update", "_prelu_kernel"),
-        *(f"_adaptive_avg_pool{n}d" for n in (2, 3)),
-        *(
-            f"_upsample_{how}"
-            for how in ("nearest_exact1d", "nearest_exact2d", "nearest_exact3d", "bilinear2d_aa", "bicubic2d_aa")
-        ),
-    )
-)
 
 
 @cache
 def has_kernel_checks(op: OpOverload) -> bool:
-    name = op.overloadpacket.__name__
-    if op.namespace != "aten" or draws(op) or (_INNER.match(name) and name not in _NEARLY_OUTER):
+    name, facts = op.overloadpacket.__name__, facts_of(op)
+    if op.namespace != "aten" or facts.draws or (_INNER.match(name) and not facts.nearly_outer):
         return False
-    if has_side_effects(op) and not name.startswith("_foreach_"):  # they return nothing, and write only their arguments
+    if facts.acts and not name.startswith("_foreach_"):  # they return nothing, and write only their arguments
         return False
-    return not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)  # no view
+    return not facts.gives_views
 
 
 def on_host(t: torch.Tensor) -> bool:

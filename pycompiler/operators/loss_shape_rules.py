@@ -15,13 +15,9 @@ from pycompiler.operators.symbolic_shape_rules import (
     is_packed,
     like,
     packed,
-    rule,
 )
 
-aten = torch.ops.aten
 
-
-@rule(aten._to_copy.default)
 def to_copy(x: torch.Tensor, *, memory_format: Any = None, non_blocking: bool = False, **options: Any) -> list[Layout]:
     doubt_unless(options.keys() <= {"dtype"})
     if memory_format is torch.contiguous_format:
@@ -30,13 +26,11 @@ def to_copy(x: torch.Tensor, *, memory_format: Any = None, non_blocking: bool = 
     return [like(x)]
 
 
-@rule(aten.bernoulli.p)
 def drawn(x: torch.Tensor, p: float, *, generator: None = None) -> list[Layout]:
     doubt_unless(is_packed(x))
     return [like(x)]
 
 
-@rule(aten.gather.default)
 def gather(x: torch.Tensor, dim: int, index: torch.Tensor) -> list[Layout]:
     doubt_unless(x.dim() == index.dim() > 0)
     (along,) = dims_of(x.dim(), dim)
@@ -46,7 +40,6 @@ def gather(x: torch.Tensor, dim: int, index: torch.Tensor) -> list[Layout]:
     return [packed(index.shape)]
 
 
-@rule(aten.scatter.value)
 def scatter(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> list[Layout]:
     gather(x, dim, index)
     (along,) = dims_of(x.dim(), dim)
@@ -61,13 +54,11 @@ def _of_classes(x: torch.Tensor, target: torch.Tensor, weight: Any) -> None:
     equal(x.shape[0], target.shape[0])
 
 
-@rule(aten.nll_loss_forward.default)
 def nll_loss(x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignored: Any) -> list[Layout]:
     _of_classes(x, target, weight)
     return [packed((x.shape[0],)) if reduction == 0 else ((), ()), ((), ())]
 
 
-@rule(aten.nll_loss_backward.default)
 def nll_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignored: Any, total: Any
 ) -> list[Layout]:
@@ -79,7 +70,6 @@ def nll_loss_backward(
 
 
 # gradients --------------------------------------------------------------------------------------------------------
-@rule(aten.embedding_dense_backward.default)
 def embedding_backward(grad: torch.Tensor, indices: torch.Tensor, rows: Any, padding: Any, scale: bool) -> list[Layout]:
     doubt_unless(grad.dim() == indices.dim() + 1)
     for a, b in zip(grad.shape, indices.shape, strict=False):
@@ -87,13 +77,11 @@ def embedding_backward(grad: torch.Tensor, indices: torch.Tensor, rows: Any, pad
     return [packed((rows, grad.shape[-1]))]
 
 
-@rule(aten.max_pool2d_with_indices_backward.default)
 def max_pool_backward(grad: torch.Tensor, x: torch.Tensor, *window: Any) -> list[Layout]:
     doubt_unless(grad.dim() == x.dim() and is_packed(x) and is_packed(grad))
     return [packed(x.shape)]
 
 
-@rule(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
 def attention_backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **flags: Any
 ) -> list[Layout]:

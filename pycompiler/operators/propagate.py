@@ -25,8 +25,11 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from pycompiler.operators import operator_table as operator_table  # fills the rows
+from pycompiler.operators import value_checks as value_checks  # adds rows
 from pycompiler.operators.kernel_probe import probe_results, probe_write, with_bits_of
 from pycompiler.operators.kernel_type_checks import tensors_of
+from pycompiler.operators.operator_facts import facts_of, overload_by_generator
 from pycompiler.operators.static_shape_rules import (
     factory_result,
     lies_apart,
@@ -41,37 +44,16 @@ from pycompiler.symbolic.symbols import Symbols, symbols_of
 
 aten = torch.ops.aten
 
-_VIEWS = frozenset(
-    (
-        *(aten.permute.default, aten.view.default, aten.expand.default, aten.unsqueeze.default, aten.select.int),
-        *(aten.slice.Tensor, aten.squeeze.dim, aten.squeeze.dims, aten.alias.default, aten.detach.default),
-        *(aten.t.default, aten.transpose.int, aten._unsafe_view.default, aten.as_strided.default, aten.unbind.int),
-    )
-)
-# Views whose meta kernels take no symbols; the kernels need the conjugate and negative bits of their arguments.
-_PLAIN_VIEWS = frozenset(
-    (
-        *(aten.view_as_real.default, aten.view_as_complex.default, aten._conj.default, aten._neg_view.default),
-        aten.unfold.default,
-    )
-)
-_ORDINARY = frozenset(
-    (
-        *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.cat.default),
-        *(aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default, aten.var_mean.correction),
-        *(aten.gather.default, aten.slice_scatter.default, aten.select_scatter.default, aten.embedding.default),
-    )
-)
-
 
 @cache
 def is_ordinary(op: OpOverload) -> bool:
     """Whether the meta kernel alone gives the result (see the module docstring)."""
-    if op in _ORDINARY or op in _VIEWS:
+    facts = facts_of(op)
+    if facts.ordinary or facts.view in ("meta", "reshape"):
         return True
     if not isinstance(op, OpOverload):  # a higher-order operator
         return False
-    if torch.Tag.pointwise not in op.tags or op.namespace != "aten" or torch.Tag.nondeterministic_seeded in op.tags:
+    if torch.Tag.pointwise not in op.tags or op.namespace != "aten" or facts.draws:
         return False
     arguments, returns = op._schema.arguments, op._schema.returns
     makes_device = any(a.name in ("device", "dtype", "memory_format") for a in arguments)
@@ -90,31 +72,9 @@ def propagate(
 
 def without_generator(op: OpOverload, kwargs: Mapping[str, Any]) -> tuple[OpOverload, dict[str, Any]]:
     """The same call without a generator: shape functions draw nothing, and some refuse a generator."""
-    kwargs, plain = dict(kwargs), _plain(op)
+    kwargs, plain = dict(kwargs), overload_by_generator(op, taken=False) or op
     del kwargs["generator"]
     return plain, kwargs if plain is not op else {**kwargs, "generator": None}
-
-
-@cache
-def _plain(op: OpOverload) -> OpOverload:
-    """The overload with the same arguments except the generator; the operator itself if there is none."""
-    names = [a.name for a in op._schema.arguments if a.name != "generator"]
-    overloads = (getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads())
-    return next((o for o in overloads if [a.name for a in o._schema.arguments] == names), op)
-
-
-_BATCH_NORMS = frozenset(
-    name
-    for name in ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
-                 "_native_batch_norm_legit_functional", "_batch_norm_with_update", "_batch_norm_no_update")
-)  # fmt: skip
-
-
-# Operators whose results are contiguous, whatever the input's layout.
-_PACKED = frozenset((aten.rrelu_with_noise.default,))
-# Operators whose results have the dtype of the first operand; torch's shape functions promote.
-_OF_FIRST = frozenset((aten.huber_loss.default, aten.soft_margin_loss.default))
-_COPIES = frozenset((aten.flip.default, aten.index_put.default))
 
 
 @cache
@@ -130,18 +90,19 @@ def with_kernel_layout(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any]
 
     torch's shape functions keep an input's strides for batch norms, but not for kernels that start with a copy of the input.
     """
-    if op in _OF_FIRST and out.dtype is not args[0].dtype:
+    corrected = facts_of(op).corrected
+    if corrected == "dtype" and out.dtype is not args[0].dtype:
         return FakeTensor(mode, torch.empty_like(_twin(out), dtype=args[0].dtype), out.device)
     if isinstance(out, FakeTensor) and out.layout is torch.strided and 0 in out.stride() and _makes_memory(op):
         apart = _apart(out)
         out = out if apart is out else FakeTensor(mode, apart, out.device)
-    if op in _PACKED and not out.is_contiguous():
+    if corrected == "packed" and not out.is_contiguous():
         return FakeTensor(mode, torch.empty(out.shape, dtype=out.dtype, device="meta"), out.device)
-    if op in _COPIES and torch.ops.aten.is_non_overlapping_and_dense.default(args[0]):
+    if corrected == "copy" and torch.ops.aten.is_non_overlapping_and_dense.default(args[0]):
         x = args[0]
         copy = torch.empty_strided(x.shape, x.stride(), dtype=out.dtype, device="meta")
         return out if out.stride() == x.stride() else FakeTensor(mode, copy, x.device)
-    if not isinstance(op, OpOverload) or op.overloadpacket.__name__ not in _BATCH_NORMS:
+    if corrected != "norm":
         return out
     x = args[0]
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
@@ -268,7 +229,7 @@ def static_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwarg
         return _written(mode, op, args, kwargs)
     if (device := _one_device(args, _is_strided if _forgets(op, args) else _knows_no_value)) is None:
         return None
-    if op in _PLAIN_VIEWS or op in _VIEWS:
+    if facts_of(op).view not in ("", "split"):
         out = op(*[_replaced(a, _view_twin) for a in args])
         return wrapped(mode, out, device) if isinstance(out, torch.Tensor) else [wrapped(mode, o, device) for o in out]
     if _one_device(args) is not None:
@@ -324,12 +285,13 @@ def _made_of(mode: FakeTensorMode, op: OpOverload, found: Any, device: torch.dev
 
 def _view(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], device: torch.device) -> Any:
     """The result of a view operator whose shape function is Python, or None."""
-    if op in _RESHAPES and all(type(n) is int and n >= -1 for n in args[1]):
+    kind = facts_of(op).view
+    if kind == "reshape" and all(type(n) is int and n >= -1 for n in args[1]):
         try:
             return wrapped(mode, _view_twin(args[0], *_reshaped(*args)), device)
         except (RuntimeError, ZeroDivisionError):  # torch reports the error in its own words
             return None
-    if op not in _SPLITS or not all(map(_is_plain, args[1:])):
+    if kind != "split" or not all(map(_is_plain, args[1:])):
         return None
     x, sizes, dim = (*args, 0)[:3]
     if not -x.dim() <= dim < x.dim():
@@ -350,9 +312,6 @@ def _view(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], device: tor
     return found
 
 
-_SPLITS = frozenset((aten.split.Tensor, aten.split_with_sizes.default))
-
-
 def _is_plain(value: Any) -> bool:
     return type(value) is int or (type(value) in (list, tuple) and all(type(n) is int for n in value))
 
@@ -363,22 +322,20 @@ def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
         return None
     if any(isinstance(v, torch.Tensor) for v in kwargs.values()):
         return None
+    view = facts_of(op).view
     if not getattr(mode, "symbolic", False):
-        known = _view(mode, op, args, device) if op in _VIEWS else _ruled(mode, op, args, kwargs, device)
+        known = _view(mode, op, args, device) if view else _ruled(mode, op, args, kwargs, device)
         if known is not None:
             return known
-    if op in _RESHAPES and (symbols := _symbols_in(args)) is not None:
+    if view == "reshape" and (symbols := _symbols_in(args)) is not None:
         x, shape = args
         return wrapped(mode, _view_twin(x, *_once(symbols, (op, args), lambda: _reshaped(x, shape))), device)
-    twin = _view_twin if op in _VIEWS else _twin
+    twin = _view_twin if view else _twin
     out = op(*[_replaced(a, twin) for a in args], **kwargs)
     if isinstance(out, torch.Tensor):
         out = with_kernel_strides(op, args, out, copies=device.type == "cpu")
-        return wrapped(mode, out if op in _VIEWS else _apart(out), device)
+        return wrapped(mode, out if view else _apart(out), device)
     return type(out)([wrapped(mode, o, device) for o in out])
-
-
-_RESHAPES = frozenset((aten.view.default, aten._unsafe_view.default))
 
 
 def _reshaped(x: torch.Tensor, shape: Sequence[Any]) -> Layout:

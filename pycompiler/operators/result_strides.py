@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
-from pycompiler.operators.operator_effects import draws, has_side_effects
+from pycompiler.operators.operator_facts import facts_of, overload_by_generator
 from pycompiler.operators.symbolic_shape_rules import is_plain
 from pycompiler.symbolic.concretize import Concretizer, symbols_in
 from pycompiler.symbolic.symbols import Symbols, expr_of, hint_of
@@ -237,24 +236,16 @@ class IsolatedEffects(OwnMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if has_side_effects(func):
+        facts = facts_of(func)
+        if facts.acts:
             raise NotImplementedError(f"{func} has side effects")
-        if draws(func) and not any(isinstance(a, torch.Generator) for a in (*args, *kwargs.values())):
+        if facts.draws and not any(isinstance(a, torch.Generator) for a in (*args, *kwargs.values())):
             device = next(t.device for t in tensors_of((args, kwargs)))
-            return _with_generator(func)(*args, **kwargs, generator=torch.Generator(device))
+            taking = overload_by_generator(func, taken=True)
+            if taking is None:
+                raise NotImplementedError(f"{func} takes no generator")
+            return taking(*args, **kwargs, generator=torch.Generator(device))
         return func(*args, **kwargs)
-
-
-@functools.cache
-def _with_generator(op: OpOverload) -> OpOverload:
-    """The overload of a drawing operator that also takes a generator."""
-    names = [a.name for a in op._schema.arguments if a.name != "generator"]
-    packet = op.overloadpacket
-    for overload in (getattr(packet, name) for name in packet.overloads()):
-        taken = [a.name for a in overload._schema.arguments]
-        if "generator" in taken and [name for name in taken if name != "generator"] == names:
-            return overload  # type: ignore[no-any-return]
-    raise NotImplementedError(f"{op} takes no generator")
 
 
 def _stand_in(value: Any) -> Any:

@@ -10,7 +10,7 @@ of one element, run once for each combination of dtypes.  If the kernel refuses 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,10 +19,8 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from pycompiler.operators import loss_shape_rules as loss_shape_rules  # adds rules
-from pycompiler.operators import value_checks as value_checks  # adds rules
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.operators.symbolic_shape_rules import (
-    RULES,
     InDoubt,
     Layout,
     doubt_unless,
@@ -37,7 +35,7 @@ from pycompiler.operators.tensor_iterator import (
     computes_in,
     dense_strides,
     fresh_strides,
-    iterated,
+    is_iterated,
     operands,
 )
 
@@ -56,19 +54,17 @@ def results_by_rule(
 ) -> RuleResults | None:
     """Layout and dtype of each fresh result; all tensors among the arguments are on `device`."""
     try:
-        if op in iterated():
+        if is_iterated(op):
             return _pointwise(op, args, kwargs, device)
         if op is aten.convolution_backward.default:
-            return _convolution_backward(mode, args)
-        if op not in RULES or (op is aten.convolution.default and not _is_plain_convolution(mode, args)):
+            return _convolution_backward(mode, op, args)
+        if facts_of(op).layouts is None or (op is aten.convolution.default and not _is_plain_convolution(mode, args)):
             return None
         found = layouts_of(op, args, kwargs)
         if found is None:
             return None
-        if op in _FOLDS:
-            dtype = kernels_type(op, args, kwargs)
-            return None if dtype is None else [(found[0], dtype)]
-        return list(zip(found, _TYPES.get(op, _same)(args, kwargs, len(found)), strict=True))
+        types = (facts_of(op).dtypes or of_all)(op, args, kwargs, len(found))
+        return list(zip(found, types, strict=True))
     except InDoubt:
         return None
 
@@ -130,89 +126,59 @@ def _of_one(value: Any) -> Any:
 
 
 # dtypes of other operators ----------------------------------------------------------------------------------------
-Typing = Callable[[Sequence[Any], Mapping[str, Any], int], Sequence[torch.dtype]]
-
-
-def _same(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+def of_all(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
     """The common dtype of all tensors among the arguments, if no other dtype is requested."""
     found = {t.dtype for t in _tensors(args)}
     doubt_unless(len(found) == 1 and found <= _SINGLE and kwargs.get("dtype") in (None, *found))
     return (*found,) * n
 
 
-def _float(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+def of_floats(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
     found = {t.dtype for t in _tensors(args)}
     doubt_unless(len(found) == 1 and found <= _FLOATS)
     return (*found,) * n
 
 
-def _alike(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+def of_equals(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
     found = {t.dtype for t in _tensors(args)}
     doubt_unless(len(found) == 1)
     return (*found,) * n
 
 
-def _first(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+def of_first(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
     """The dtype of the first argument; others may be index tensors."""
     others = {t.dtype for t in args[1:] if isinstance(t, torch.Tensor)}
     doubt_unless(args[0].dtype in _SINGLE and others <= {torch.int64, args[0].dtype})
     return (args[0].dtype,) * n
 
 
-def _any(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+def of_request(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
     return (kwargs.get("dtype") or args[0].dtype,) * n
 
 
-_FOLDS = frozenset(
-    (
-        *(aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default),
-        *(aten.amax.default, aten.amin.default),
-    )
-)
+def by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    if (dtype := kernels_type(op, args, kwargs)) is None:
+        raise InDoubt
+    return (dtype,) * n
 
 
-def _softmax(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+def of_softmax(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
     doubt_unless(args[2] is False)
-    return _float(args, kwargs, n)
+    return of_floats(op, args, kwargs, n)
 
 
-def _softmax_backward(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+def of_softmax_backward(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
     doubt_unless(args[3] is args[0].dtype)
-    return _same(args[:2], kwargs, n)
+    return of_all(op, args[:2], kwargs, n)
 
 
-def _pool(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
-    return (*_same(args, kwargs, 1), torch.int64)
+def of_pool(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+    return (*of_all(op, args, kwargs, 1), torch.int64)
 
 
-def _attention(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
+def of_attention(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
     doubt_unless(args[0].device.type == "cpu")
-    return _same(args, kwargs, n)
-
-
-_TYPES: dict[OpOverload, Typing] = {
-    aten._softmax.default: _softmax,
-    aten._log_softmax.default: _softmax,
-    aten._softmax_backward_data.default: _softmax_backward,
-    aten._log_softmax_backward_data.default: _softmax_backward,
-    aten.max_pool2d_with_indices.default: _pool,
-    **dict.fromkeys((aten.clone.default, torch.ops.pycompiler.within.default), _any),
-    aten.cat.default: _alike,
-    aten.convolution.default: _float,
-    **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default), _float),
-    aten._to_copy.default: _any,
-    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention,
-    torch.ops.pycompiler.pick.default: _first,
-    **dict.fromkeys(
-        (
-            *(aten.gather.default, aten.scatter.value, aten.nll_loss_forward.default, aten.nll_loss_backward.default),
-            *(aten.embedding.default, aten.max_pool2d_with_indices_backward.default),
-            aten.embedding_dense_backward.default,
-        ),
-        _first,
-    ),
-}
+    return of_all(op, args, kwargs, n)
 
 
 def _is_plain_convolution(mode: FakeTensorMode, args: Sequence[Any], sizes: Any = None) -> bool:
@@ -227,9 +193,9 @@ def _is_plain_convolution(mode: FakeTensorMode, args: Sequence[Any], sizes: Any 
         return choose(args[0], args[1], backend) is torch.contiguous_format
 
 
-def _convolution_backward(mode: FakeTensorMode, args: Sequence[Any]) -> RuleResults | None:
+def _convolution_backward(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any]) -> RuleResults | None:
     grad, x, weight, sizes, *how, mask = args
-    types = _float((grad, x, weight), {}, 3)
+    types = of_floats(op, (grad, x, weight), {}, 3)
     doubt_unless(len(args) == 11 and is_packed(x) and is_packed(weight) and is_packed(grad) and x.dim() == weight.dim())
     if not _is_plain_convolution(mode, (x, weight, None, *how), sizes):
         return None
@@ -240,7 +206,8 @@ def _convolution_backward(mode: FakeTensorMode, args: Sequence[Any]) -> RuleResu
 # factories --------------------------------------------------------------------------------------------------------
 def factory_result(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Layout, torch.dtype] | None:
     """Layout and dtype of a fresh host tensor; None if torch must answer."""
-    if op not in FACTORIES or not _FACTORY_OPTIONS.issuperset(kwargs) or kwargs.get("layout") not in _STRIDED:
+    factory = facts_of(op).factory
+    if factory is None or not _FACTORY_OPTIONS.issuperset(kwargs) or kwargs.get("layout") not in _STRIDED:
         return None
     if kwargs.get("pin_memory") or kwargs.get("memory_format") not in _KEPT:
         return None
@@ -249,7 +216,7 @@ def factory_result(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
     if torch.device(device).type != "cpu" or not _is_made_of(likes):
         return None
     try:
-        layout, dtype = FACTORIES[op](*args)
+        layout, dtype = factory(*args)
         return layout, kwargs.get("dtype") or dtype
     except InDoubt:
         return None
@@ -276,59 +243,35 @@ def _type_of_number(value: Any) -> torch.dtype:
     return {bool: torch.bool, int: torch.int64}.get(type(value), torch.get_default_dtype())
 
 
-def _empty(shape: Any) -> tuple[Layout, torch.dtype]:
+def made_empty(shape: Any) -> tuple[Layout, torch.dtype]:
     return _sized(shape), torch.get_default_dtype()
 
 
-def _strided(shape: Any, strides: Any) -> tuple[Layout, torch.dtype]:
+def made_strided(shape: Any, strides: Any) -> tuple[Layout, torch.dtype]:
     doubt_unless(all(type(n) is int and n >= 0 for n in (*shape, *strides)) and len(shape) == len(strides))
     return (tuple(shape), tuple(strides)), torch.get_default_dtype()
 
 
-def _full(shape: Any, value: Any) -> tuple[Layout, torch.dtype]:
+def made_full(shape: Any, value: Any) -> tuple[Layout, torch.dtype]:
     return _sized(shape), _type_of_number(value)
 
 
-def _scalar(value: Any) -> tuple[Layout, torch.dtype]:
+def made_scalar(value: Any) -> tuple[Layout, torch.dtype]:
     doubt_unless(type(value) in (bool, int, float))
     return ((), ()), torch.get_default_dtype()
 
 
-def _range(start: Any, end: Any, step: Any = 1) -> tuple[Layout, torch.dtype]:
+def made_range(start: Any, end: Any, step: Any = 1) -> tuple[Layout, torch.dtype]:
     doubt_unless(type(start) is type(end) is type(step) is int and step > 0 and end >= start)
     return packed((-((start - end) // step),)), torch.int64
 
 
-def _like(x: torch.Tensor, value: Any = 0) -> tuple[Layout, torch.dtype]:
+def made_like(x: torch.Tensor, value: Any = 0) -> tuple[Layout, torch.dtype]:
     return (tuple(x.shape), dense_strides(tuple(x.shape), x.stride())), x.dtype
 
 
-def _new(x: torch.Tensor, shape: Any, value: Any = 0) -> tuple[Layout, torch.dtype]:
+def made_new(x: torch.Tensor, shape: Any, value: Any = 0) -> tuple[Layout, torch.dtype]:
     return _sized(shape), x.dtype
-
-
-@cache
-def _factories() -> dict[OpOverload, Callable[..., tuple[Layout, torch.dtype]]]:
-    return {
-        aten.empty.memory_format: _empty,
-        aten.zeros.default: _empty,
-        aten.ones.default: _empty,
-        aten.empty_strided.default: _strided,
-        aten.full.default: _full,
-        aten.scalar_tensor.default: _scalar,
-        aten.arange.start_step: _range,
-        aten.empty_like.default: _like,
-        aten.zeros_like.default: _like,
-        aten.ones_like.default: _like,
-        aten.full_like.default: _like,
-        aten.new_zeros.default: _new,
-        aten.new_ones.default: _new,
-        aten.new_empty.default: _new,
-        aten.new_full.default: _new,
-    }
-
-
-FACTORIES = _factories()
 
 
 # writes -----------------------------------------------------------------------------------------------------------
@@ -338,16 +281,17 @@ def _unwritten(op: OpOverload) -> OpOverload | None:
     name = op.overloadpacket.__name__
     packet = getattr(aten, name[:-1], None) if op.namespace == "aten" and name.endswith("_") else None
     fresh = getattr(packet, op._overloadname, None) if packet is not None else None
-    return fresh if fresh in iterated() else None
+    return fresh if fresh is not None and is_iterated(fresh) else None
 
 
 def writes_itself(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether `op` writes its first argument as pointwise operators do, and returns it."""
-    if op in _DRAWS:
+    facts = facts_of(op)
+    if facts.draws_in_place is not None:
         dense = torch.ops.aten.is_non_overlapping_and_dense.default(_meta(args[0]))
         plain = args[0].dtype in _FLOATS and dense and all(v is None for v in kwargs.values())
-        return plain and all(type(p) in (int, float) for p in args[1:]) and _DRAWS[op](*args[1:])
-    if op not in _FILLS and _unwritten(op) is None:
+        return plain and all(type(p) in (int, float) for p in args[1:]) and facts.draws_in_place(*args[1:])
+    if not facts.fills and _unwritten(op) is None:
         return False
     x = args[0]
     if not lies_apart(x):
@@ -385,13 +329,3 @@ _NUMBERS = (torch.Tensor, int, float, str)  # no SymInt, and no list
 
 def _meta(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-
-
-_FILLS = frozenset((aten.copy_.default, aten.zero_.default, aten.fill_.Scalar))
-# Drawing operators, which must not run here -> whether they accept these arguments.
-_DRAWS: dict[OpOverload, Callable[..., bool]] = {
-    aten.bernoulli_.float: lambda p=0.5: 0 <= p <= 1,
-    aten.exponential_.default: lambda rate=1.0: rate > 0,
-    aten.normal_.default: lambda mean=0.0, std=1.0: std >= 0,
-    aten.uniform_.default: lambda low=0.0, high=1.0: -1e4 <= low <= high <= 1e4,
-}

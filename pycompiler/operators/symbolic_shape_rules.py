@@ -2,11 +2,11 @@
 
 In: an operator's arguments, with symbolic FakeTensors.  Out: (sizes, strides) of each fresh result; None when in doubt.
 
-    RULES[aten.mm.default](a, b)        # [((s0, 8), (8, 1))]
+    mm(a, b)        # [((s0, 8), (8, 1))]
 
-A rule must hold at every size.  It queries SymInts for the operator's own requirements (equal sizes, non-empty
-results), so these become assumptions.  `agree` compares a rule's answer with torch's answer for the hints
-(`symbolic/concretize.py`).
+`operator_table.py` gives each operator its rule.  A rule must hold at every size.  It queries SymInts for the operator's
+own requirements (equal sizes, non-empty results), so these become assumptions.  `agree` compares a rule's answer with
+torch's answer for the hints (`symbolic/concretize.py`).
 """
 
 from __future__ import annotations
@@ -18,38 +18,27 @@ import torch
 from torch._ops import OpOverload
 
 from pycompiler.operators import tensor_iterator
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.symbolic.symbols import expr_of, hint_of
-
-aten = torch.ops.aten
 
 Sizes = tuple[Any, ...]
 Layout = tuple[Sizes, Sizes]
-Rule = Callable[..., "list[Layout]"]  # raises InDoubt
-RULES: dict[OpOverload, Rule] = {}
 
 
 class InDoubt(Exception):
     """No rule gives the result."""
 
 
-def rule(*ops: OpOverload) -> Callable[[Rule], Rule]:
-    def add(fn: Rule) -> Rule:
-        RULES.update(dict.fromkeys(ops, fn))
-        return fn
-
-    return add
-
-
 def has_rule(op: OpOverload) -> bool:
-    return op in RULES or op in tensor_iterator.iterated()
+    return facts_of(op).layouts is not None or tensor_iterator.is_iterated(op)
 
 
 def layouts_of(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout] | None:
     """The layouts by the rule for `op`; None if there is no rule, or if it is in doubt."""
     try:
-        if op in RULES:
-            return RULES[op](*args, **kwargs)
-        return pointwise(op, args) if op in tensor_iterator.iterated() and kwargs.keys() <= _HARMLESS else None
+        if (rule := facts_of(op).layouts) is not None:
+            return rule(*args, **kwargs)  # type: ignore[no-any-return]
+        return pointwise(op, args) if tensor_iterator.is_iterated(op) and kwargs.keys() <= _HARMLESS else None
     except InDoubt:
         return None
 
@@ -191,14 +180,12 @@ def pointwise(op: OpOverload, args: Sequence[Any]) -> list[Layout]:
 
 
 # products ---------------------------------------------------------------------------------------------------------
-@rule(aten.mm.default)
 def mm(a: torch.Tensor, b: torch.Tensor) -> list[Layout]:
     doubt_unless(a.dim() == b.dim() == 2)
     equal(a.shape[1], b.shape[0])
     return [packed((a.shape[0], b.shape[1]))]
 
 
-@rule(aten.bmm.default)
 def bmm(a: torch.Tensor, b: torch.Tensor) -> list[Layout]:
     doubt_unless(a.dim() == b.dim() == 3)
     equal(a.shape[0], b.shape[0])
@@ -214,23 +201,19 @@ def _added(bias: torch.Tensor, made: Layout) -> list[Layout]:
     return [made]
 
 
-@rule(aten.addmm.default)
 def addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> list[Layout]:
     return _added(bias, mm(a, b)[0])
 
 
-@rule(aten.baddbmm.default)
 def baddbmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> list[Layout]:
     return _added(bias, bmm(a, b)[0])
 
 
-@rule(aten.embedding.default)
 def embedding(weight: torch.Tensor, indices: torch.Tensor, *rest: Any, **flags: Any) -> list[Layout]:
     doubt_unless(weight.dim() == 2)
     return [packed((*indices.shape, weight.shape[1]))]
 
 
-@rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **flags: Any) -> list[Layout]:
     doubt_unless(q.dim() == k.dim() == v.dim() == 4 and not rest[2:])
     doubt_unless(flags.get("attn_mask") is None)
@@ -250,40 +233,33 @@ def folded(x: torch.Tensor, dims: Any, keep: bool) -> Layout:
     return packed([1 if d in gone else n for d, n in enumerate(x.shape) if keep or d not in gone])
 
 
-@rule(aten.sum.dim_IntList, aten.mean.dim)
 def fold(x: torch.Tensor, dims: Any = None, keep: bool = False, **dtype: Any) -> list[Layout]:
     return [folded(x, dims, keep)]
 
 
-@rule(aten.sum.default, aten.mean.default)
 def fold_all(x: torch.Tensor, **dtype: Any) -> list[Layout]:
     return [((), ())]
 
 
-@rule(aten.amax.default, aten.amin.default)
 def extreme(x: torch.Tensor, dims: Any = (), keep: bool = False) -> list[Layout]:
     for d in dims_of(x.dim(), dims):
         assume(x.shape[d] != 0)
     return [folded(x, dims, keep)]
 
 
-@rule(aten.var_mean.correction)
 def var_mean(x: torch.Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> list[Layout]:
     return [folded(x, dims, keepdim)] * 2
 
 
-@rule(aten.var.correction)
 def var(x: torch.Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> list[Layout]:
     return [folded(x, dims, keepdim)]
 
 
-@rule(aten._softmax.default, aten._log_softmax.default)
 def softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> list[Layout]:
     dims_of(x.dim(), dim)
     return [packed(x.shape)]
 
 
-@rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
 def softmax_backward(grad: torch.Tensor, out: torch.Tensor, dim: int, dtype: Any) -> list[Layout]:
     doubt_unless(grad.dim() == out.dim())
     for a, b in zip(grad.shape, out.shape, strict=True):
@@ -292,7 +268,6 @@ def softmax_backward(grad: torch.Tensor, out: torch.Tensor, dim: int, dtype: Any
 
 
 # norms ------------------------------------------------------------------------------------------------------------
-@rule(aten.native_layer_norm.default)
 def layer_norm(x: torch.Tensor, shape: Sequence[Any], weight: Any, bias: Any, eps: float) -> list[Layout]:
     first = x.dim() - len(shape)
     doubt_unless(first >= 0 and len(shape) > 0)
@@ -314,21 +289,18 @@ def _batch_norm(x: torch.Tensor, training: bool, parts: Sequence[Any]) -> list[L
     return [packed(x.shape), statistic, statistic]
 
 
-@rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
 def batch_norm(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> list[Layout]:
     return _batch_norm(x, training, (weight, bias, mean, var))
 
 
-@rule(aten._native_batch_norm_legit_functional.default)
 def batch_norm_functional(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> list[Layout]:
     return [*_batch_norm(x, training, (weight, bias, mean, var)), packed(mean.shape), packed(var.shape)]
 
 
-@rule(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_inference(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
 ) -> list[Layout]:
@@ -353,7 +325,6 @@ def _windows(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, dilat
     return tuple(found)
 
 
-@rule(aten.convolution.default)
 def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int,
@@ -396,7 +367,6 @@ def _spread(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, dilati
     return tuple(found)
 
 
-@rule(aten.convolution_backward.default)
 def convolution_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool],
@@ -411,7 +381,6 @@ def convolution_backward(
     return [layout for layout, asked in zip(made, mask, strict=True) if asked]
 
 
-@rule(aten.max_pool2d_with_indices.default)
 def max_pool(
     x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> list[Layout]:
@@ -422,7 +391,6 @@ def max_pool(
     return [made, made]
 
 
-@rule(aten.avg_pool2d.default)
 def avg_pool(
     x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, *rest: Any
 ) -> list[Layout]:
@@ -433,7 +401,6 @@ def avg_pool(
 
 
 # copies -----------------------------------------------------------------------------------------------------------
-@rule(aten.cat.default)
 def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> list[Layout]:
     first = tensors[0]
     doubt_unless(all(t.dim() == first.dim() > 0 and (t.dim() < 4 or is_plain(t)) for t in tensors))
@@ -446,7 +413,6 @@ def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> list[Layout]:
     return [packed([total if d == along else n for d, n in enumerate(first.shape)])]
 
 
-@rule(aten.clone.default)
 def clone(x: torch.Tensor, *, memory_format: Any = torch.preserve_format) -> list[Layout]:
     if memory_format is torch.contiguous_format:
         return [packed(x.shape)]

@@ -10,61 +10,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-aten = torch.ops.aten
-
-_ONE = (
-    "abs acos acosh asin asinh atan atanh ceil cos cosh digamma erf erfc erfinv exp exp2 expm1 floor frac isnan isposinf lgamma "
-    "log log10 log1p log2 logical_not neg reciprocal relu round rsqrt sgn sigmoid sign signbit silu sin sinh sqrt square tan "
-    "tanh trunc gelu mish hardsigmoid hardswish softplus celu elu leaky_relu clamp clamp_min clamp_max bitwise_not "
-    "angle hardshrink softshrink i0 isneginf selu special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr "
-    "special_ndtri"
-)
-_TWO = (
-    "add sub mul div eq ne lt le gt ge fmod remainder maximum minimum fmax fmin atan2 hypot copysign nextafter logaddexp "
-    "heaviside xlogy floor_divide logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor "
-    "sigmoid_backward tanh_backward silu_backward hardsigmoid_backward hardswish_backward "
-    "gelu_backward softplus_backward leaky_relu_backward logaddexp2 igamma igammac gcd lcm "
-    "bitwise_left_shift bitwise_right_shift"
-)
-_OVERLOADS = ("default", "Tensor", "Scalar", "Scalar_Other")
+from pycompiler.operators.operator_facts import facts_of
 
 
-def _overloads(name: str) -> Iterator[OpOverload]:
-    """The overloads of the operator that take a tensor (others are for scripts)."""
-    packet = getattr(aten, name)
-    for op in (getattr(packet, o) for o in _OVERLOADS if o in packet.overloads()):
-        if str(op._schema.arguments[0].type) == "Tensor":
-            yield op
-
-
-@cache
-def iterated() -> frozenset[OpOverload]:
-    """Operators whose CPU and CUDA kernels are known to lay out their results in this way.
+def is_iterated(op: OpOverload) -> bool:
+    """Whether the operator's CPU and CUDA kernels are known to lay out their results in this way.
 
     `tests/operators/test_tensor_iterator.py` tests each of them.
     """
-    found = {
-        *(op for name in f"{_ONE} {_TWO}".split() for op in _overloads(name)),
-        *(aten.rsub.Scalar, aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.where.self, aten.where.ScalarOther),
-        *(aten.lerp.Scalar, aten.lerp.Tensor, aten.addcmul.default, aten.addcdiv.default, aten.threshold.default),
-        *(aten.threshold_backward.default, aten.hardtanh_backward.default, aten.elu_backward.default),
-    }
-    return frozenset(found - {aten.clamp.Tensor, aten.clamp_min.Tensor, aten.clamp_max.Tensor})
+    return facts_of(op).strides in ("iterated", "reversed")
 
-
-# Operators whose kernels iterate over their operands in reverse order.
-REVERSED = frozenset((aten.threshold_backward.default, aten.leaky_relu_backward.default))
-# Operators that start with `empty_like` of their first argument (LIKE), or with contiguous memory (CONTIGUOUS).
-LIKE = frozenset(
-    (aten.hardtanh.default, aten.relu6.default, aten.nan_to_num.default, aten.deg2rad.default, aten.rad2deg.default)
-)
-CONTIGUOUS = frozenset((aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.pow.Scalar, aten.mvlgamma.default))
 
 Ints = tuple[int, ...]
 Layout = tuple[Ints, Ints]
@@ -86,11 +46,12 @@ def with_kernel_strides(op: OpOverload, args: Sequence[Any], out: torch.Tensor, 
 
 
 def _strides(op: OpOverload, args: Sequence[Any], out: torch.Tensor, copies: bool) -> Ints | None:
-    if op in LIKE:
+    kind = facts_of(op).strides
+    if kind == "like":  # the kernel starts with `empty_like` of its first argument
         return dense_strides(tuple(args[0].shape), args[0].stride())
-    if op in CONTIGUOUS:
+    if kind == "contiguous":
         return contiguous(tuple(out.shape))
-    if op not in iterated():
+    if not kind:
         return None
     return fresh_strides(operands(op, args, computes_in(args, out.dtype) if copies else None))
 
@@ -107,11 +68,9 @@ def operands(op: OpOverload, args: Sequence[Any], casts: torch.dtype | None = No
 
     An operand whose dtype is not `casts` counts as a copy.
     """
-    found = list(_layouts(op, args, None if op.overloadpacket in _ANY_DTYPES else casts))
-    return found[::-1] if op in REVERSED else found
-
-
-_ANY_DTYPES = frozenset((aten.logical_and, aten.logical_or, aten.logical_xor, aten.logical_not))
+    facts = facts_of(op)
+    found = list(_layouts(op, args, None if facts.any_dtype else casts))
+    return found[::-1] if facts.strides == "reversed" else found
 
 
 def _layouts(op: OpOverload, args: Sequence[Any], casts: torch.dtype | None) -> Iterator[Layout]:

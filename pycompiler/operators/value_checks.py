@@ -11,7 +11,9 @@ from __future__ import annotations
 import torch
 
 from pycompiler.ir.loops import INDEX_RULES
-from pycompiler.operators.symbolic_shape_rules import Layout, dims_of, doubt_unless, like, packed, rule
+from pycompiler.operators.operator_facts import row
+from pycompiler.operators.static_shape_rules import of_first, of_request
+from pycompiler.operators.symbolic_shape_rules import Layout, dims_of, doubt_unless, like, packed
 
 aten = torch.ops.aten
 
@@ -44,7 +46,6 @@ for _key in ("CPU", "CUDA", "Meta"):
 pick = torch.ops.pycompiler.pick.default
 
 
-@rule(pick)
 def _picked(x: torch.Tensor, dim: int, classes: torch.Tensor) -> list[Layout]:
     dims_of(x.dim(), dim)
     doubt_unless(x.dim() == classes.dim() > 0)
@@ -55,6 +56,5 @@ def _picked(x: torch.Tensor, dim: int, classes: torch.Tensor) -> list[Layout]:
 within = torch.ops.pycompiler.within.default
 
 
-@rule(within)
-def _same(x: torch.Tensor, rule: str) -> list[Layout]:
-    return [like(x)]
+row("pycompiler::pick", raises="host", layouts=_picked, dtypes=of_first)
+row("pycompiler::within", raises="host", checks=True, layouts=lambda x, rule: [like(x)], dtypes=of_request)

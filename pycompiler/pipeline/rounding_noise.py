@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.torch_compat.dispatch_modes import OwnMode
 
 RUNS = 3
@@ -34,8 +35,7 @@ class LastDigitNoise(OwnMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        infos = [r.alias_info for r in func._schema.returns]
-        if any(info is not None and not info.is_write for info in infos):  # a view: its base was moved
+        if facts_of(func).gives_views:  # the base of a view was moved
             return made
         for t in made if isinstance(made, tuple | list) else (made,):
             if isinstance(t, torch.Tensor) and t.dtype.is_floating_point and t.layout is torch.strided:

@@ -14,24 +14,9 @@ from typing import Any
 
 import torch
 
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.torch_compat.dispatch_modes import OwnMode
 
-aten = torch.ops.aten
-FACTORIES = (
-    aten.empty,
-    aten.empty_like,
-    aten.empty_strided,
-    aten.empty_permuted,
-    aten.new_empty,
-    aten.new_empty_strided,
-)
-
-
-def _overloads(op: Any) -> list[str]:
-    return [name for name in op.overloads() if "out" not in name]
-
-
-LEAVES_UNWRITTEN = frozenset(getattr(op, name) for op in FACTORIES for name in _overloads(op))
 # The fill values: floats, integers (which may be indices), bools.
 FILLS = ((-1.5, -1, False), (0.75, 0, True), (math.nan, 1, True))
 
@@ -49,7 +34,14 @@ class Filled(OwnMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if func in LEAVES_UNWRITTEN and isinstance(made, torch.Tensor) and made.numel() and not made.is_quantized:
+        facts = facts_of(func)
+        if (
+            facts.unwritten
+            and not facts.writes
+            and isinstance(made, torch.Tensor)
+            and made.numel()
+            and not made.is_quantized
+        ):
             self.count += 1
             made.fill_(self.value(made.dtype))
         return made

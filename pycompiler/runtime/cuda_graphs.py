@@ -37,7 +37,7 @@ from pycompiler import _native, config
 from pycompiler.ir.plan import READS, Aten, CopyInto, CountVersions, GpuProduct, Kernel, Launch, Plan, slots_of
 from pycompiler.logs import artifact
 from pycompiler.operators.kernel_type_checks import tensors_of
-from pycompiler.operators.operator_effects import TORCHS, draws, drops_nothing, writes_unseen
+from pycompiler.operators.operator_facts import TORCHS, drops_nothing, facts_of, written_by
 from pycompiler.operators.process_groups import NAMESPACES, launches
 
 log = artifact("cudagraphs")
@@ -295,11 +295,9 @@ def _writes(step: Any) -> Iterator[int]:
         yield from step.slots
     elif isinstance(step, CopyInto):
         yield step.target
-    elif isinstance(step, Aten) and step.op._schema.is_mutable:
-        for at, argument in enumerate(step.op._schema.arguments):
-            value = step.args[at] if at < len(step.args) else step.kwargs.get(argument.name)
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                yield from slots_of(value)
+    elif isinstance(step, Aten):
+        for value in written_by(step.op, step.args, step.kwargs):
+            yield from slots_of(value)
 
 
 def _address(value: Any) -> int | None:
@@ -378,7 +376,7 @@ def _on_host(gm: fx.GraphModule) -> str | None:
 def _drawing(gm: fx.GraphModule) -> str | None:
     for n in _draws(gm):
         op: Any = n.target
-        if _name(op) not in _KNOWN:
+        if facts_of(op).waits != "never":
             return f"{_shown(n)} draws random numbers by a kernel that may wait for the GPU"
         if any("generator" in a.name and n.kwargs.get(a.name) is not None for a in op._schema.arguments):
             return f"{_shown(n)} draws random numbers from a generator of the program"
@@ -387,7 +385,7 @@ def _drawing(gm: fx.GraphModule) -> str | None:
 
 def _draws(gm: fx.GraphModule) -> Iterator[fx.Node]:
     """The nodes that draw random numbers."""
-    return (n for n in gm.graph.nodes if draws(n.target) and not _drops_nothing(n))
+    return (n for n in gm.graph.nodes if facts_of(n.target).draws and not _drops_nothing(n))
 
 
 def _reading(gm: fx.GraphModule) -> str | None:
@@ -399,7 +397,7 @@ def _foreign(gm: fx.GraphModule) -> str | None:
     for n in gm.graph.nodes:
         if launches(n.target) or getattr(n.target, "namespace", None) in NAMESPACES:
             return f"{_shown(n)} is a collective"
-        if writes_unseen(n.target):
+        if facts_of(n.target).writes_unseen:
             return f"{_shown(n)} writes arguments without saying so"
         if n.op == "call_module" or (n.op == "call_function" and _is_foreign(n.target)):
             return f"{_shown(n)} is not an operator of torch"
@@ -423,8 +421,6 @@ def _drops_nothing(node: fx.Node) -> bool:
 
 
 _DATA = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape))
-_BY_INDEX = frozenset(("index", "index_put", "_index_put_impl", "_unsafe_index", "_unsafe_index_put"))
-_ON_HOST = frozenset(("is_nonzero", "_assert_scalar", "masked_scatter", "_pack_padded_sequence", "segment_reduce"))
 
 
 def _reads_data(node: fx.Node) -> bool:
@@ -432,11 +428,11 @@ def _reads_data(node: fx.Node) -> bool:
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
         return False
-    name = op.overloadpacket.__name__.rstrip("_")
-    if name in _BY_INDEX:  # masks are converted to positions, whose number is data
+    waits = facts_of(op).waits
+    if waits == "masks":  # masks are converted to positions, whose number is data
         indices = [i.meta["val"] for i in node.all_input_nodes if isinstance(i.meta.get("val"), torch.Tensor)]
         return any(t.dtype in (torch.bool, torch.uint8) for t in indices)
-    return bool(_DATA.intersection(op.tags)) or name in _ON_HOST or torch.Tag.cudagraph_unsafe in op.tags
+    return bool(_DATA.intersection(op.tags)) or waits == "always" or torch.Tag.cudagraph_unsafe in op.tags
 
 
 def _is_foreign(target: Any) -> bool:
@@ -465,29 +461,9 @@ def _seeds(gm: fx.GraphModule) -> Iterator[int]:
 # -- recording --------------------------------------------------------------------------------------------------------
 
 
-# Operators whose kernels are known not to wait for the GPU.
-_KNOWN = frozenset((
-    "mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "convolution", "convolution_backward", "copy", "clone", "fill",
-    "zero", "cat", "embedding", "embedding_dense_backward", "native_layer_norm", "native_layer_norm_backward",
-    "native_batch_norm_backward", "native_group_norm",
-    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "topk", "sort",
-    "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
-    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
-    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
-    "_scaled_mm", "index_add", "scatter_add", "gather", "index_select", "as_strided", "view", "_unsafe_view",
-    "native_dropout", "bernoulli", "uniform", "normal_functional", "exponential", "rand", "randn", "rand_like", "randn_like",
-    "randint", "randint_like",
-))  # fmt: skip
-
-
 def is_doubtful(plan: Plan) -> bool:
     """Whether an operator of the plan may do something that a capture forbids."""
-    return any(_name(step.op) not in _KNOWN for step in plan.steps if isinstance(step, Aten))
-
-
-def _name(op: Any) -> str:
-    """The operator's name, without overload and the mark of writes."""
-    return str(op.overloadpacket.__name__).removesuffix("_")
+    return any(facts_of(step.op).waits != "never" for step in plan.steps if isinstance(step, Aten))
 
 
 class TorchRecorder:

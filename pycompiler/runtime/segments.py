@@ -18,7 +18,7 @@ from torch import fx
 from torch.fx.node import map_aggregate
 
 from pycompiler.ir.plan import OTHER_SIZES, mark_lasting
-from pycompiler.operators.operator_effects import ordered
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.symbolic import unbacked_symbols
 from pycompiler.symbolic.number_nodes import SYMBOLIC, symbol_of, value_of
 
@@ -110,7 +110,7 @@ class _Levels:
             elif n.op == "call_function":
                 level = max([self.ready[a] for a in n.all_input_nodes], default=0)
                 ends = _ends_level(n)
-                if ordered(n.target):
+                if facts_of(n.target).ordered:
                     level = max(level, last)
                     last = level + ends  # it may draw from the same generator as compiled operators
                 if self._is_called(n, calls):

@@ -21,7 +21,7 @@ from pycompiler.ir.loops import Extern, Loop, Node, refuses
 from pycompiler.ir.target import Target
 from pycompiler.ir.verify import reads_of
 from pycompiler.logs import artifact
-from pycompiler.operators.operator_effects import ordered
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.scheduling.body import is_indirect
 from pycompiler.scheduling.bundle import device_of
 from pycompiler.scheduling.graph import BufferGraph, writes_of
@@ -268,7 +268,7 @@ class _Fusion:
             self.refusing.add(position)
         if isinstance(node, Extern) and parts:  # its writes cannot be undone
             needs |= self.refusing
-        if isinstance(node, Extern) and ordered(node.op):
+        if isinstance(node, Extern) and facts_of(node.op).ordered:
             needs.update(self.effects[-1:])
             self.effects.append(position)
         for g in needs:

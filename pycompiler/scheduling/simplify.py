@@ -15,7 +15,7 @@ from pycompiler.ir.kernel import hinted_points, loads, space_of
 from pycompiler.ir.loops import Extern, Loop, Node, Op, Program, Ref, refuses
 from pycompiler.ir.target import Target
 from pycompiler.ir.verify import reads_of
-from pycompiler.operators.operator_effects import divides, must_run
+from pycompiler.operators.operator_facts import divides, facts_of
 from pycompiler.scheduling.body import CHEAP, FEW, cost, inline, tidy
 from pycompiler.scheduling.graph import BufferGraph, writes_of
 from pycompiler.scheduling.iteration_space import fresh_var, rewrite
@@ -59,7 +59,7 @@ def _own_vars(loop: Loop) -> Loop:
 
 
 def _stays(call: Extern) -> bool:
-    return bool(call.mutates) or must_run(call.op) or divides(call.op, call.args, call.out)
+    return bool(call.mutates) or facts_of(call.op).stays or divides(call.op, call.args, call.out)
 
 
 def drop_dead(graph: BufferGraph) -> BufferGraph:

@@ -25,7 +25,7 @@ import torch
 from pycompiler.ir.kernel import Nest, Stage, loads
 from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Program, Ref, refuses
 from pycompiler.ir.verify import reads_of
-from pycompiler.operators.operator_effects import divides, has_side_effects, raises
+from pycompiler.operators.operator_facts import divides, facts_of
 from pycompiler.operators.process_groups import launches
 from pycompiler.scheduling.body import is_indirect
 from pycompiler.symbolic.expr import Expr
@@ -275,7 +275,9 @@ def _may_raise(step: list[Nest] | Extern, buffers: dict[str, Buffer]) -> bool:
     """Whether a step may end with an error of data; kernels of a GPU report none."""
     if isinstance(step, Extern):
         return (
-            (raises(step.op) and not step.checked) or has_side_effects(step.op) or divides(step.op, step.args, step.out)
+            (facts_of(step.op).raises and not step.checked)
+            or facts_of(step.op).acts
+            or divides(step.op, step.args, step.out)
         )
     stages = [s for nest in step for s in nest.stages]
     return any(refuses(s.loop.body) and buffers[s.outputs[0]].device.type == "cpu" for s in stages)

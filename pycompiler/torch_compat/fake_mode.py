@@ -31,19 +31,16 @@ from pycompiler.operators.argument_checks import check_arguments
 from pycompiler.operators.composite_rules import python_rules
 from pycompiler.operators.dtype_ranges import limit_numbers
 from pycompiler.operators.kernel_type_checks import check_types
-from pycompiler.operators.operator_effects import (
+from pycompiler.operators.operator_facts import (
+    DIVISION,
+    NONE,
+    OTHER,
+    CallFacts,
     count_writes,
+    describe,
     divides,
-    draws,
-    drops_nothing,
-    effect_flags,
-    has_lasting_effect,
-    has_side_effects,
-    is_foreign,
-    is_on_lists,
-    refuses,
+    facts_of,
 )
-from pycompiler.operators.process_groups import launches
 from pycompiler.operators.propagate import (
     by_rule,
     counted,
@@ -110,16 +107,7 @@ if TYPE_CHECKING:
     class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         """The class created by `_mode_class`."""
 
-        effects: int
-        refusals: int
-        fails: int
-        meets: int
-        writes: int
-        once: int
-        draws: int
-        kernels_draw: int
-        tells: int
-        others: int
+        seen: CallFacts
         foreign: tuple[OpOverload, ...]  # dispatched operators of other libraries
         nested: int
         asks: bool
@@ -128,17 +116,8 @@ if TYPE_CHECKING:
         today: FakeMode | None  # for symbolic sizes: the mode that answers for the hints
 
 
-_COUNTERS = {
-    "effects": 0,
-    "refusals": 0,
-    "fails": 0,
-    "meets": 0,
-    "writes": 0,
-    "once": 0,
-    "draws": 0,
-    "kernels_draw": 0,
-    "tells": 0,
-    "others": 0,
+_STATE = {
+    "seen": NONE,
     "foreign": (),
     "nested": 0,
     "asks": False,
@@ -157,15 +136,7 @@ _NESTED_INTS: dict[str, Any] = {"create_symbolic_nested_int": lambda mode, *, nt
 def _mode_class() -> type[FakeMode]:
     """FakeTensorMode whose methods read torch.compile's configuration from `_VIEW` instead of torch.
 
-    Counters of dispatched operators:
-
-    - `effects`: operators that do more than compute their results
-    - `refusals`: operators that may raise a data error
-    - `fails`: operators of other libraries; `meets`: collectives
-    - `once`: operators that must not be repeated; `draws`: the random ones among them; `kernels_draw`: torch's own
-      among these
-    - `tells`: operators with side effects by their schema; `writes`: in-place writes; `others`: non-ordinary operators
-
+    `seen` sums the facts of dispatched calls.
     While `asks` is set, kernels check the dtypes of arguments (`operators/kernel_type_checks.py`).
     """
     changed = {
@@ -175,7 +146,7 @@ def _mode_class() -> type[FakeMode]:
         ),  # creation stacks: expensive in deep calls, and never used
     }
     methods = _copied_methods(FakeTensorMode, fake_tensor, ("__init__", "_dispatch_impl", "_make_cache_entry"), changed)
-    methods |= {"dispatch": _dispatch, **_COUNTERS, **_NESTED_INTS}
+    methods |= {"dispatch": _dispatch, **_STATE, **_NESTED_INTS}
     return cast("type[FakeMode]", type("DetachedFakeTensorMode", (FakeTensorMode,), methods))
 
 
@@ -205,7 +176,7 @@ def _copied_methods(
 
 @functools.cache
 def _counting_class() -> type[FakeMode]:
-    made = type("CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, **_COUNTERS, **_NESTED_INTS})
+    made = type("CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, **_STATE, **_NESTED_INTS})
     return cast("type[FakeMode]", made)
 
 
@@ -215,26 +186,16 @@ def _dispatch(
     if any(cls is not fake_tensor.FakeTensor and hasattr(cls, "__tensor_flatten__") for cls in types):
         return NotImplemented  # the class's own `__torch_dispatch__` runs, and calls operators on the inner tensors
     if func is _DEVICE and type(args[0]) is fake_tensor.FakeTensor:
-        mode.others += 1
+        mode.seen = mode.seen.plus(OTHER)
         return args[0].device
     if mode.binder is not None and func in BINDS:
         found = mode.binder(func, args, kwargs)
         if found is not NotImplemented:
             return found
-    for name, n in zip(("effects", "writes", "once"), effect_flags(func), strict=True):
-        if n:
-            setattr(mode, name, getattr(mode, name) + 1)
-    drawn = draws(func) and not drops_nothing(func, args, kwargs)
-    mode.once -= draws(func) and not drawn
-    mode.effects -= draws(func) and not drawn
-    mode.draws += drawn
-    mode.kernels_draw += drawn and not has_side_effects(func)  # kernels of torch itself
-    mode.tells += has_lasting_effect(func)
-    mode.refusals += refuses(func, args)
-    if is_foreign(func):
-        mode.fails += 1
-        mode.foreign += (func,)
-    mode.meets += launches(func)
+    if (call := describe(func, args, kwargs)) is not NONE:
+        mode.seen = mode.seen.plus(call)
+        if call.fails:
+            mode.foreign += (func,)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
         check_types(func, args, kwargs, symbolic=mode.symbolic)
         mode.nested += 1
@@ -245,21 +206,22 @@ def _dispatch(
     if func is torch.ops.aten.constant_pad_nd.default and mode.symbolic and mode.asks and mode.nested == 0:
         _check_cut(*args)
     if func is _CHECK_OF_VALUES:
-        mode.others += 1
+        mode.seen = mode.seen.plus(OTHER)
         return None
     args = counted(func, args)
     if "generator" in kwargs:
         func, kwargs = without_generator(func, kwargs)
     out = by_rule(mode, func, args, kwargs, _ask_today) if mode.symbolic else None
     if out is not None:
-        mode.others += not is_ordinary(func)
+        ordinary = is_ordinary(func)
     else:
         out = short_path(mode, func, args, kwargs)
+        ordinary = out is not None
+    if not ordinary:
+        mode.seen = mode.seen.plus(OTHER)
     if out is None and not mode.symbolic:
         out = static_path(mode, func, args, kwargs)
-        mode.others += out is not None
     if out is None:
-        mode.others += 1
         mode.nested += 1
         try:
             told, named = _with_floats(func, args, kwargs) if mode.symbolic else (args, kwargs)
@@ -267,9 +229,8 @@ def _dispatch(
         finally:
             mode.nested -= 1
     count_writes(func, args, kwargs)
-    divided = divides(func, args, [out])
-    mode.effects += divided
-    mode.refusals += divided
+    if divides(func, args, [out]):
+        mode.seen = mode.seen.plus(DIVISION)
     if mode.asks and mode.nested == 0:
         limit_numbers(func, args, kwargs, out)
     return out
@@ -280,7 +241,7 @@ def _with_floats(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 
     Neither sizes nor dtypes depend on these floats, but torch's shape functions would query their values.
     """
-    if not is_on_lists(func):
+    if not facts_of(func).on_lists:
         return args, kwargs
 
     def told(value: Any) -> Any:

@@ -12,7 +12,7 @@ import pycompiler
 from pycompiler.autograd.decomp.foreach import foreach
 from pycompiler.autograd.decomp.registry import RULES, rule
 from pycompiler.autograd.decompositions import default_decompositions
-from pycompiler.operators.operator_effects import draws
+from pycompiler.operators.operator_facts import facts_of
 
 aten = torch.ops.aten
 
@@ -231,7 +231,7 @@ def test_table_order() -> None:
     assert table.get(aten.bernoulli.p) is RULES[aten.bernoulli.p]
     with pytest.raises(KeyError):
         table[aten.convolution.default]
-    assert {op for op in table if draws(op)} == {aten.bernoulli.p, getattr(aten.random, "from")}
+    assert {op for op in table if facts_of(op).draws} == {aten.bernoulli.p, getattr(aten.random, "from")}
     assert len(table) > len(RULES)
 
 

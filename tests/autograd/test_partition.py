@@ -19,7 +19,7 @@ from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.partition import BackwardRegion, is_copied, partition
 from pycompiler.autograd.recompute import SMALL, size_bytes
 from pycompiler.autograd.trace import trace_joint
-from pycompiler.operators.operator_effects import draws
+from pycompiler.operators.operator_facts import facts_of
 
 
 def joint_of(target: Any, args: list[Any]) -> Joint:
@@ -73,7 +73,7 @@ def separates(joint: Joint, region: BackwardRegion, cut: set[fx.Node]) -> bool:
         if n in seen or n in cut:
             continue
         seen.add(n)
-        if n in region.inputs or (n not in region.backward and draws(n.target)):
+        if n in region.inputs or (n not in region.backward and facts_of(n.target).draws):
             return False
         stack.extend(n.all_input_nodes)
     return True
@@ -94,7 +94,7 @@ def test_cut_separates_and_is_no_larger_than_the_default(seed: int) -> None:
     part = partition(joint)
     for gm in (part.forward, part.backward):
         gm.graph.lint()
-        dead = [n for n in gm.graph.nodes if not n.users and n.op == "call_function" and not draws(n.target)]
+        dead = [n for n in gm.graph.nodes if not n.users and n.op == "call_function" and not facts_of(n.target).draws]
         assert not dead
 
 

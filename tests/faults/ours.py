@@ -23,7 +23,7 @@ from pycompiler.ir.guards import Guard
 from pycompiler.ir.source import local
 from pycompiler.lowering import LOWERINGS
 from pycompiler.lowering.elementwise import Kind, elementwise
-from pycompiler.operators import operator_effects, propagate
+from pycompiler.operators import operator_facts, propagate
 from pycompiler.pipeline import compiler
 from pycompiler.runtime import build, plan_builder
 from pycompiler.scheduling import fuse, memory, stores
@@ -223,8 +223,8 @@ def wrong_dtype_of_a_fake(patch: Patch) -> None:
 # capture ----------------------------------------------------------------------------------------------------------------
 def missed_effect(patch: Patch) -> None:
     """calls of a custom operator that returns nothing are taken for pure"""
-    patch.setattr(operator_effects, "effect_flags", lambda op: (False, False, False))
-    patch.setattr(operator_effects, "must_run", lambda op: False)
+    patch.setattr(fake_mode, "describe", lambda op, args, kwargs: operator_facts.NONE)
+    patch.setattr(operator_facts.Facts, "stays", False)
 
 
 def wrong_resume(patch: Patch) -> None:

@@ -39,7 +39,7 @@ from pycompiler.autograd.subclasses.subgraphs import (
     values_read_by_backward,
 )
 from pycompiler.autograd.subclasses.tape import IN_FORWARD
-from pycompiler.operators.operator_effects import has_side_effects, is_check, raises
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.operators.process_groups import name_of
 from pycompiler.torch_compat.distributed_tensors import gradient_spec, redistributed
 from pycompiler.torch_compat.tensor_subclasses import at, flatten, flatten_all, structural
@@ -105,12 +105,12 @@ class Pair:
         ahead, checks = ancestors_of([*outputs, *before]), list[fx.Node]()
         for node in traced.nodes:
             if takes_numbers(node) or (
-                has_side_effects(node.target) and not is_check(node.target) and not name_of(node.target)
+                facts_of(node.target).acts and not facts_of(node.target).checks and not name_of(node.target)
             ):
                 refuse(f"{node.target} in a graph with gradients")
-            if is_check(node.target) and ancestors_of([node]).isdisjoint(tangents):
+            if facts_of(node.target).checks and ancestors_of([node]).isdisjoint(tangents):
                 checks.append(node)
-            elif raises(node.target) and node not in ahead and ancestors_of([node]).isdisjoint(tangents):
+            elif facts_of(node.target).raises and node not in ahead and ancestors_of([node]).isdisjoint(tangents):
                 refuse(f"{node.target}, which may raise, and whose result is not used")
         if not ahead.isdisjoint(tangents) or not {*map(memory_of, ahead)}.isdisjoint(map(memory_of, grads)):
             refuse("a gradient that the forward reads, or that shares memory with a value of the forward")

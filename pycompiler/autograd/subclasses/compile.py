@@ -37,7 +37,7 @@ from pycompiler.autograd.subclasses.subgraphs import is_write, memory_of, part_o
 from pycompiler.autograd.subclasses.tape import Unrecorded, mark_ahead, record, without_writes
 from pycompiler.autograd.trace.gradient_paths import kept_tensors, nodes_behind
 from pycompiler.errors import PyCompilerError
-from pycompiler.operators.operator_effects import SWITCHES, has_side_effects, is_check, must_run
+from pycompiler.operators.operator_facts import SWITCHES, facts_of
 from pycompiler.operators.process_groups import name_of
 from pycompiler.symbolic.symbols import Specialise
 from pycompiler.torch_compat.autocast_regions import drop_casts
@@ -67,10 +67,10 @@ def compile_wrappers(
         if other := [
             n.target
             for n in traced.nodes
-            if has_side_effects(n.target) and not is_check(n.target) and not name_of(n.target)
+            if facts_of(n.target).acts and not facts_of(n.target).checks and not name_of(n.target)
         ]:
             refuse(f"{other[0]}, which has side effects")
-        needed = [*flat, *(n for n in traced.nodes if must_run(n.target) or is_write(n))]
+        needed = [*flat, *(n for n in traced.nodes if facts_of(n.target).stays or is_write(n))]
         made = compile_plain(part_of(traced, inputs, flat, needed), [*like(plain), *trace.inputs.symbols])
         within = trace.inputs.within()
         kept = {memory_of(n) for n, inside in zip(inputs, within, strict=False) if inside}

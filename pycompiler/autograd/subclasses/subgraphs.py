@@ -13,7 +13,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from pycompiler.autograd.subclasses.inner_tensors import storage_of
-from pycompiler.operators.operator_effects import draws, drops_nothing
+from pycompiler.operators.operator_facts import drops_nothing, facts_of
 from pycompiler.operators.result_strides import layouts
 
 
@@ -27,7 +27,7 @@ def is_write(node: fx.Node) -> bool:
 
 
 def takes_numbers(node: fx.Node) -> bool:
-    return draws(node.target) and not drops_nothing(node.target, node.args, node.kwargs)
+    return facts_of(node.target).draws and not drops_nothing(node.target, node.args, node.kwargs)
 
 
 def part_of(

@@ -24,7 +24,7 @@ from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import higher_order
 from pycompiler.operators import functional_twins
 from pycompiler.operators.kernel_type_checks import memory_of, shares_version
-from pycompiler.operators.operator_effects import SWITCHES, is_foreign
+from pycompiler.operators.operator_facts import SWITCHES, facts_of
 from pycompiler.operators.result_strides import layouts
 from pycompiler.operators.value_checks import within
 from pycompiler.symbolic import unbacked_symbols
@@ -372,8 +372,8 @@ class Forward:
 
 def _is_of_a_library(target: object) -> bool:
     if isinstance(target, OpOverloadPacket):
-        return any(is_foreign(getattr(target, name)) for name in target.overloads())  # type: ignore[no-untyped-call]
-    return is_foreign(target)
+        return any(facts_of(getattr(target, name)).foreign for name in target.overloads())  # type: ignore[no-untyped-call]
+    return facts_of(target).foreign
 
 
 def _differentiates(given: Any) -> bool:

@@ -60,7 +60,7 @@ def of_ufunc(cx: Capture, method: Any, args: list[Value], kwargs: dict[str, Valu
     array = cx.realize(given[0]) if given else None
     if found is None or len(given) > 2 or kwargs.keys() - {"axis", "keepdims"}:
         return None
-    if not isinstance(array, Array) or array.scalar or not array.tensor.fake.dim():
+    if not isinstance(array, Array) or array.scalar or not array.tensor.rank:
         return None
     axis = given[1] if len(given) > 1 else kwargs.get("axis", Const(0))
     return call_function(cx, *found, [array], {**kwargs, "axis": axis})
@@ -146,14 +146,14 @@ def _computed(
         if made_now is None:
             raise
         return made_now
-    if not isinstance(made, Array) or (not made.scalar and made.tensor.fake.numel() > MOST):
+    if not isinstance(made, Array) or (not made.scalar and made.tensor.numel > MOST):
         return made
     if not made.scalar:
         made.knows(evaluate)
-        if not is_wrapped(cx) or made.tensor.fake.dim():
+        if not is_wrapped(cx) or made.tensor.rank:
             return made
     found = _evaluate(evaluate)
-    cls = made.python_type() if made.scalar else numpy_arrays.dtype_of(made.tensor.fake.dtype).type
+    cls = made.python_type() if made.scalar else numpy_arrays.dtype_of(made.tensor.dtype).type
     return cx.make(found) if numpy_arrays.is_number(found) and type(found) is cls else made
 
 

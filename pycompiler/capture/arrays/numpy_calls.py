@@ -71,7 +71,7 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     if writes and array.scalar:
         raise Break("unsupported-operation", f"numpy.{array.python_type().__name__}.{name}()")
     if name in ("__setitem__", "fill") and len(args) > 1:
-        args = [*args[:-1], _of_number(cx, cx.realize(args[-1]), array.tensor.fake.dtype, array)]
+        args = [*args[:-1], _of_number(cx, cx.realize(args[-1]), array.tensor.dtype, array)]
     if writes:
         check_write(cx, array, args[1:])
         args = [*args[:-1], _copied(cx, args[-1])] if len(args) > 1 else args
@@ -171,23 +171,18 @@ def _operand(op: str, value: Value, other: Value) -> Value:
     number = value.plain_number()
     if not isinstance(number, Array) or not number.scalar or not isinstance(other, Tensor) or other.is_special:
         return number
-    floats = number.tensor.fake.dtype.is_floating_point and other.fake.dtype.is_floating_point
-    return number.tensor if floats and other.fake.dim() and op.rstrip("=") != "**" else number
+    floats = number.tensor.dtype.is_floating_point and other.dtype.is_floating_point
+    return number.tensor if floats and other.rank and op.rstrip("=") != "**" else number
 
 
 def tensor_and_array(cx: Capture, op: str, left: Tensor, right: Value) -> Value:
     """A tensor and an array: torch leaves the operator to the array, which accepts the tensor.  The result is a tensor."""
-    if (
-        op not in ("+", "-", "*", "/", "@")
-        or not isinstance(right, Array)
-        or not right.tensor.fake.dim()
-        or left.is_special
-    ):
+    if op not in ("+", "-", "*", "/", "@") or not isinstance(right, Array) or not right.tensor.rank or left.is_special:
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     made = binary(cx, op, "", of_tensor(cx, left, [], {}), right)
     if not isinstance(made, Array):
         return made
-    if made.tensor.fake.dtype is torch.bool:  # by `Tensor.__array_wrap__`
+    if made.tensor.dtype is torch.bool:  # by `Tensor.__array_wrap__`
         return cx.graph.call_method("to", [made.tensor, Const(torch.uint8)], {})
     return to_tensor(cx, made)
 
@@ -205,12 +200,12 @@ def _copied(cx: Capture, value: Value) -> Value:
 def _contiguous(cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`numpy.ascontiguousarray(a)`: the array itself if it is contiguous, else a copy."""
     array = cx.realize(args[0]) if len(args) == 1 and not kwargs else None
-    if not isinstance(array, Array) or array.scalar or array.tensor.fake.dim() == 0:
+    if not isinstance(array, Array) or array.scalar or array.tensor.rank == 0:
         raise Break(
             "unsupported-operation",
             "numpy.ascontiguousarray with a dtype, or of an argument that is not an array with dimensions",
         )
-    return array if array.tensor.fake.is_contiguous() else call_method(cx, "copy", [array], {})
+    return array if array.tensor.is_contiguous else call_method(cx, "copy", [array], {})
 
 
 def make_scalar(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -291,7 +286,7 @@ def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Val
 def power_of(base: Value, exponent: Value) -> str:
     """The name under which a power is computed: NumPy uses a square root for arrays, but not for numbers."""
     half = isinstance(exponent, Const) and type(exponent.value) is float and abs(exponent.value) == 0.5
-    real = half and isinstance(base, Array) and base.scalar and not base.tensor.fake.is_complex()
+    real = half and isinstance(base, Array) and base.scalar and not base.tensor.dtype.is_complex
     return "power of a number" if real else "power"
 
 
@@ -326,14 +321,14 @@ def _converted_numbers(cx: Capture, name: str, values: list[Value]) -> list[Valu
         return values
     operands = [_like(v) for v in values]
     dtypes = numpy_promotion.taken_as(numpy_promotion.IN_PLACE.get(name, name), operands)
-    if dtypes is None or name in numpy_promotion.IN_PLACE and dtypes[-1] != array.tensor.fake.dtype:
+    if dtypes is None or name in numpy_promotion.IN_PLACE and dtypes[-1] != array.tensor.dtype:
         return values
     return [_of_number(cx, v, dtype, array) for v, dtype in zip(values, dtypes)]
 
 
 def _of_number(cx: Capture, value: Value, dtype: torch.dtype | None, array: Array) -> Value:
     """A number that differs between calls as an array of `dtype` beside another array; other values unchanged."""
-    device = array.tensor.fake.device
+    device = array.tensor.device
     made = conversion_checks.array_of(cx, value, dtype, device) if isinstance(value, Symbolic) else None
     return value if made is None else Array(made)
 
@@ -395,7 +390,7 @@ def _result(cx: Capture, value: Value, given: list[Array], name: str, scalar: bo
         return cx.sequence(items, numpy_arrays.result_class(name))
     if not isinstance(value, Tensor):
         return value
-    scalar = scalar and value.fake.dim() == 0
+    scalar = scalar and value.rank == 0
     known = next((v for v in given if v.tensor is value), None)
     if known is None and name in numpy_arrays.SAME:
         known = next((v for v in given if not v.scalar and _is_same(v.tensor.fake, value.fake)), None)
@@ -422,4 +417,4 @@ def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _memory(tensor: Tensor) -> int:
-    return int(tensor.fake.untyped_storage()._cdata)
+    return tensor.memory

@@ -47,14 +47,14 @@ def ellipses(key: Value) -> int:
 
 def check_key(array: Array, key: Value, stored: Value | None = None) -> None:
     """Break if a key does not fit the array, or the stored value does not fit the key: torch raises another error."""
-    shape = array.tensor.fake.shape
+    shape = array.tensor.shape
     parts = key.items if isinstance(key, Tuple) else [key]
     places = [_place(part) for part in parts]
     if not _masks_fit(shape, parts):
         raise Break("unsupported-operation", "an array indexed by a mask of another shape")
     if None in places:
         return
-    masks = any(isinstance(v, Array) and v.known() is None and v.tensor.fake.dtype is torch.bool for v in parts)
+    masks = any(isinstance(v, Array) and v.known() is None and v.tensor.dtype is torch.bool for v in parts)
     if not numpy_arrays.fits(
         _today(shape), tuple(p[0] for p in places if p is not None), () if masks else _shape_of(stored)
     ):
@@ -70,7 +70,7 @@ def _masks_fit(shape: torch.Size, parts: list[Value]) -> bool:
     for part in parts:
         if isinstance(part, Const) and part.value is Ellipsis:
             return True
-        mask = part.tensor.fake if isinstance(part, Array) and part.tensor.fake.dtype is torch.bool else None
+        mask = part.tensor.fake if isinstance(part, Array) and part.tensor.dtype is torch.bool else None
         if mask is not None and mask.dim() and mask.shape != shape[dim : dim + mask.dim()]:
             return False
         dim += mask.dim() if mask is not None else not (isinstance(part, Const) and part.value is None)
@@ -94,7 +94,7 @@ def _place(part: Value) -> tuple[Any] | None:
 
 
 def _shape_of(value: Value | None) -> tuple[int, ...]:
-    return _today(value.tensor.fake.shape) if isinstance(value, Array) else ()
+    return _today(value.tensor.shape) if isinstance(value, Array) else ()
 
 
 def _today(shape: torch.Size) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, V
     given = {
         k: cx.realize(v) for k, v in numpy_arrays.options(name, of_method, args, kwargs).items() if isinstance(v, Value)
     }
-    in_order = all(v.tensor.fake.is_contiguous() for v in flat(cx, args) if isinstance(v, Array))
+    in_order = all(v.tensor.is_contiguous for v in flat(cx, args) if isinstance(v, Array))
     out, order, copy = (given.get(option, Const(None)) for option in ("out", "order", "copy"))
     wrong = {
         "out": isinstance(out, Array) or ("out" in kwargs and not cx.is_none(out)),
@@ -118,14 +118,14 @@ def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, V
 
 
 def check_vectors(name: str, args: list[Value]) -> None:
-    if name == "cross" and any(v.tensor.fake.shape[-1:] == (2,) for v in args if isinstance(v, Array)):
+    if name == "cross" and any(v.tensor.shape[-1:] == (2,) for v in args if isinstance(v, Array)):
         raise Break("unsupported-operation", "numpy.cross of vectors with two elements, about which NumPy warns")
 
 
 def part(array: Value | None, name: str, made: Value) -> Value:
     """The result computed from `array`.  The imaginary part of real numbers is a read-only array."""
     if name == "imag" and isinstance(array, Array) and isinstance(made, Array) and not made.scalar:
-        if not array.tensor.fake.dtype.is_complex:
+        if not array.tensor.dtype.is_complex:
             made.fixed = READ_ONLY
     return made
 
@@ -142,7 +142,7 @@ def check_squeezed(cx: Capture, name: str, args: list[Value], kwargs: dict[str, 
             "unsupported-operation",
             "numpy.squeeze of an argument that is not an array, or of an axis that is not a constant int",
         )
-    shape, places = array.tensor.fake.shape, [cx.realize(v).const() for v in axes]
+    shape, places = array.tensor.shape, [cx.realize(v).const() for v in axes]
     if any(not -len(shape) <= d < len(shape) or int(shape[d]) != 1 for d in places):
         raise Break("unsupported-operation", "numpy.squeeze of a dimension that does not exist or does not have size 1")
     if len(places) > 1 and min(places) < 0:
@@ -153,7 +153,7 @@ def type_of(value: Value) -> str | None:
     """The name of the dtype of an array or NumPy scalar."""
     if isinstance(value, Array):
         known = numpy_arrays.dtype_name(value.python_type()) if value.scalar else None
-        return known or str(numpy_arrays.dtype_of(value.tensor.fake.dtype).name)
+        return known or str(numpy_arrays.dtype_of(value.tensor.dtype).name)
     return str(value.value.dtype.name) if isinstance(value, Const) and numpy_arrays.is_number(value.value) else None
 
 
@@ -167,7 +167,7 @@ def check_weights(cx: Capture, weights: Value) -> None:
     if cx.is_none(weights):
         return
     tensor = weights.tensor if isinstance(weights, Array) else None
-    if tensor is None or tensor.fake.dim() != 1 or not _has_sum(cx, tensor):
+    if tensor is None or tensor.rank != 1 or not _has_sum(cx, tensor):
         raise Break("data-dependent-value", "numpy.average with weights")
 
 
@@ -185,11 +185,11 @@ def check_write(cx: Capture, array: Array, args: list[Value]) -> None:
     if isinstance(value, Array) and value.scalar and (is_integer(array) and type_of(value) != type_of(array)):
         raise Break("unsupported-operation", f"{value.describe()} stored into an integer array of another dtype")
     if isinstance(value, Const) and is_number(value.value):
-        cx.evaluate_raw(numpy_promotion.holds, array.tensor.fake.dtype, value.value)
+        cx.evaluate_raw(numpy_promotion.holds, array.tensor.dtype, value.value)
     elif len(args) == 2:
         keys = args[0].items if isinstance(args[0], Tuple) else [args[0]]
-        one = len(keys) == array.tensor.fake.dim() and all(
+        one = len(keys) == array.tensor.rank and all(
             isinstance(k, PLAIN_VALUES) and k.python_type() is int for k in keys
         )
-        if not isinstance(value, Array) or (one and value.tensor.fake.dim() > 0):
+        if not isinstance(value, Array) or (one and value.tensor.rank > 0):
             raise Break("unsupported-operation", f"{value.describe()} stored into an array")

@@ -47,7 +47,7 @@ def with_numpy_layout(
     if ordered and name not in ALWAYS_PROBED and not by_arrays:
         return made
     lie = _probed_layouts(target, name, args, kwargs, fakes, [t.fake for t in results])
-    if lie is None and ordered and by_arrays and all(t.fake.dim() < 2 for t in results):
+    if lie is None and ordered and by_arrays and all(t.rank < 2 for t in results):
         return made
     if lie is None:
         raise Break("unsupported-operation", f"numpy.{name} of arrays that are not contiguous")

@@ -199,9 +199,7 @@ class PlaceReads:
         """A body reads these tensors."""
         for tensor in found:
             self._kept[id(tensor.fake)] = tensor.fake
-            self._note(
-                [("memory", memory_of(tensor.fake))], step, self._inside if self._open else self.bodies[-1].steps
-            )
+            self._note([("memory", tensor.memory)], step, self._inside if self._open else self.bodies[-1].steps)
             if tensor.source is not None and not self._open:
                 self.bodies[-1].tensors[tensor.source] = None
 

@@ -221,7 +221,7 @@ class Head:
         at = self.cx.graph.bound.readings.get(name)
         if at is None:
             return self.at_entry(self.cx.sizes.source_of(name))
-        if at.version is not None and at.tensor.fake._version != at.version:
+        if at.version is not None and at.tensor.version != at.version:
             raise SkipFrame("a write to a tensor after a read of its number")
         return self.call(
             runtime_helpers.bound, self.load(at.tensor), build.load_const(at.read), build.load_const(at.args)

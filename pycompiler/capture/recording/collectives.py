@@ -19,7 +19,6 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers.sequences import List, Sequence
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.operators import process_groups
-from pycompiler.operators.kernel_type_checks import memory_of
 from pycompiler.operators.process_groups import IN_FLIGHT
 
 
@@ -33,7 +32,7 @@ def call(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> V
     overload = fn if isinstance(fn, OpOverload) else fn.default
     if overload._schema.is_mutable or name in ("isend", "irecv", "batch_p2p_ops"):
         raise Break("unsupported-operation", f"{name}, which uses its arguments' memory after the call")
-    if name == "broadcast" and not all(t.fake.is_contiguous() for t in given):
+    if name == "broadcast" and not all(t.is_contiguous for t in given):
         raise Break("unsupported-operation", "broadcast of a tensor that is not contiguous")
     made = cx.graph.call_function(fn, args, kwargs)
     for tensor in _tensors(cx, made):
@@ -55,8 +54,8 @@ def _wait(cx: Capture, fn: Any, given: list[Tensor], args: list[Value], kwargs: 
     finally:
         cx.graph.lands = False
     if not _is_torchs(cx):
-        cx.graph.waited |= {memory_of(t.fake) for t in _tensors(cx, made)}
-    elif any(t.fake.requires_grad for t in _tensors(cx, made)):
+        cx.graph.waited |= {t.memory for t in _tensors(cx, made)}
+    elif any(t.requires_grad for t in _tensors(cx, made)):
         # Autograd rejects a write to the result of a wait, which is its argument; eager has a separate tensor there.
         copies = [cx.graph.call_method("clone", [t], {}) for t in _tensors(cx, made)]
         made = copies[0] if isinstance(made, Tensor) else List(copies)

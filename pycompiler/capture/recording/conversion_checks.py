@@ -59,7 +59,7 @@ def _limits(name: str, tensors: Sequence[Tensor]) -> tuple[int, int] | None:
     """The range of the narrowest operand dtype, if it matters to the operator."""
     found: list[tuple[int, int]] = []
     for tensor in tensors:
-        dtype = tensor.fake.dtype
+        dtype = tensor.dtype
         if dtype is torch.float16:
             found.append((-65504, 65504))
         elif dtype in NARROW and name in BOUNDS:

@@ -5,10 +5,9 @@ In: a `RecordedCall` whose arguments are nodes.  Out: its result or a `Break`; a
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -23,6 +22,7 @@ from pycompiler.capture.recording.input_symbols import RestartWithSymbols, Sizes
 from pycompiler.capture.recording.nodes import has_tensor, name_of, operands_of, version_of
 from pycompiler.ir.control_flow_exceptions import LeavesCompile
 from pycompiler.operators.kernel_type_checks import tensors_of
+from pycompiler.operators.operator_facts import CallFacts
 from pycompiler.symbolic.symbols import Specialise, is_symbolic
 from pycompiler.torch_compat.tensor_subclasses import Spec, flatten_all, is_tensor_subclass, same
 from pycompiler.torch_compat.warning_listener import ALWAYS, CapturedWarning, Listening
@@ -72,31 +72,6 @@ def _example(node: fx.Node) -> Any:
     return node.meta["example_value"]
 
 
-class Counts(NamedTuple):
-    """Counters of a fake tensor mode (`torch_compat/fake_mode.py: _mode_class`)."""
-
-    effects: int
-    writes: int
-    once: int
-    others: int
-    draws: int
-    kernels_draw: int
-    tells: int
-    refusals: int
-    fails: int
-    meets: int
-
-    @staticmethod
-    def of(mode: FakeMode) -> Counts:
-        return Counts._make(_read(mode))
-
-    def since(self, then: Counts) -> Counts:
-        return Counts._make(map(operator.sub, self, then))
-
-
-_read = operator.attrgetter(*Counts._fields)
-
-
 @dataclass
 class CallEffects:
     """The effects of a call.
@@ -109,7 +84,7 @@ class CallEffects:
     - `lasts`: it wrote memory that is not only the graph's.
     """
 
-    counts: Counts
+    counts: CallFacts
     mutates: bool
     written: list[fx.Node]
     acts: bool
@@ -126,7 +101,7 @@ class StateBefore:
     def __init__(self, mode: FakeMode, call: RecordedCall) -> None:
         self.mode, self.call = mode, call
         self.versions = [version_of(n) for n in call.operands]
-        self.counts = Counts.of(mode)
+        self.counts = mode.seen
         self.tracked = [n for n in call.operands if _example(n).requires_grad]
         self.wrappers: list[torch.Tensor] = [
             _example(n) for n in call.operands if is_tensor_subclass(type(n.meta["example_value"]))
@@ -143,7 +118,7 @@ class StateBefore:
 
     def did(self, result: Any) -> CallEffects:
         """The effects of the call, which returned `result`."""
-        call, counts = self.call, Counts.of(self.mode).since(self.counts)
+        call, counts = self.call, self.mode.seen.since(self.counts)
         now = [version_of(n) for n in call.operands]
         mutates = self.versions != now or (None in self.versions and counts.writes > 0)
         written = [n for n, a, b in zip(call.operands, self.versions, now, strict=True) if a is None or a != b]

@@ -558,7 +558,7 @@ class GraphBuilder:
         """Count a write of a tensor subclass for its inner tensors that are inputs too."""
         written = {
             t.source for t, version in zip(self.inputs, self.versions.values(), strict=True)
-            if t.wrapper and t.source is not None and t.fake._version != version
+            if t.wrapper and t.source is not None and t.version != version
         }  # fmt: skip
         for t in self.inputs:
             at = None if t.source is None else t.source.base
@@ -639,7 +639,7 @@ class GraphBuilder:
         """
         base = value.fake._base if self.turned else None
         owner = None if base is None else self.known(base)
-        return owner in self.turned and owner.fake is not base and value.fake.grad_fn is None  # type: ignore[union-attr]
+        return owner in self.turned and owner.fake is not base and value.grad_fn is None  # type: ignore[union-attr]
 
     def node_of(self, value: Tensor, *, leaves: bool = False) -> fx.Node:
         """The node of this graph for a tensor, which is used, or `leaves` the graph as an output."""
@@ -750,7 +750,7 @@ class GraphBuilder:
         """A tensor of the graph with this nested int in its shape, and the dimension; existing tensors first."""
         found = [t for t in self.by_fake.values() if t.wrapper and jagged_tensors.is_jagged(type(t.fake))]
         for t in sorted(found, key=lambda t: t.source is None):
-            for dim, n in enumerate(t.fake.shape):
+            for dim, n in enumerate(t.shape):
                 if jagged_tensors.is_nested_int(n) and n == size:
                     return t, dim
         return None
@@ -843,7 +843,7 @@ class GraphBuilder:
     def is_written(self, value: Tensor) -> bool:
         """Whether calls have written an existing tensor, or memory that it shares with others."""
         versions = zip(self.inputs, self.versions.values(), strict=True)
-        return any(t.source == value.source and t.fake._version != version for t, version in versions)
+        return any(t.source == value.source and t.version != version for t, version in versions)
 
     def tells_history(self, value: Tensor, name: str) -> bool:
         """Whether the fake's attribute is known to equal eager's.  A `_version` counts the writes of all its aliases."""
@@ -860,7 +860,7 @@ class GraphBuilder:
         return all(t.layout is torch.strided and memory_of(t) != memory_of(fake) for t in given)
 
     def mutated_inputs(self) -> list[int]:
-        return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]
+        return [i for i, t in enumerate(self.inputs) if t.version != self.versions[i]]
 
 
 def _inside(wrapper: torch.Tensor) -> list[torch.Tensor]:

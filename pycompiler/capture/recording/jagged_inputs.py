@@ -66,7 +66,7 @@ def _inside(cx: Capture, real: Any, source: Source) -> dict[str, Tensor]:
 
 def _fake(cx: Capture, real: Any, inside: dict[str, Tensor]) -> torch.Tensor:
     """The same structure around the values' fakes, so that nested ints are equal if the offsets are one object."""
-    step = inside[jagged_tensors.VALUES].fake.stride()[real._ragged_idx - 1]
+    step = inside[jagged_tensors.VALUES].strides[real._ragged_idx - 1]
     if is_symbolic(step):  # torch multiplies nested ints with constants only
         raise Specialise(sorted(expr_of(step).symbols), "the number is the stride of a ragged dimension")
     with torch.no_grad(), torch.inference_mode(False):

@@ -144,7 +144,7 @@ class ScalarReads:
         if fn is operator.truediv and numbers[0] and isinstance(right, Const) and right.value == 0:
             self.cx.evaluate_raw(fn, 1.0, right.value)  # raises
         for number, other in ((left, right), (right, left)) if sum(numbers) == 1 else ():
-            single = isinstance(other, Tensor) and other.fake.dtype is torch.float32 and not other.fake.dim()
+            single = isinstance(other, Tensor) and other.dtype is torch.float32 and not other.rank
             if single and self.is_number(number):
                 cast = self.cx.graph.call_method("to", [number, Const(torch.float32)], {})
                 return (cast, right) if number is left else (left, cast)
@@ -202,7 +202,7 @@ class ScalarReads:
         tensors: dict[Source, Tensor] = {s: t for found in self.decided.values() for s, t in found.items()}
         sources = list(tensors)
         at = {source: i for i, source in enumerate(sources)}
-        reads = tuple((t.cls, t.fake.dtype, WIDTHS[t.fake.dtype]) for t in tensors.values())
+        reads = tuple((t.cls, t.dtype, WIDTHS[t.dtype]) for t in tensors.values())
         decisions = tuple(
             Decision(d.left, d.op, d.right, d.holds, tuple(at[s] for s in found)) for d, found in self.decided.items()
         )
@@ -323,7 +323,7 @@ class ScalarReads:
     def _may_be_read(self, cell: ScalarCell) -> bool:
         """Whether all writes so far were followed."""
         graph = self.cx.graph
-        plain = all(not t.wrapper and t.fake.layout is torch.strided for t in graph.inputs[self._plain :])
+        plain = all(not t.wrapper and t.layout is torch.strided for t in graph.inputs[self._plain :])
         if plain:
             self._plain = len(graph.inputs)
         return plain and cell.is_followed and not graph.replaced and not hasattr(graph, "outer")
@@ -350,12 +350,12 @@ class ScalarReads:
     def _newly_written(self) -> dict[Source, Span]:
         graph = self.cx.graph
         (inputs, places), self._counts = self._counts, (len(graph.inputs), len(graph.written))
-        found = [t for t in graph.inputs[inputs:] if memory_of(t.fake) in graph.written]
+        found = [t for t in graph.inputs[inputs:] if t.memory in graph.written]
         found += [graph.inputs[i] for i in graph.memory.inputs_in(itertools.islice(graph.written, places, None))]
         self._newly |= {
             t.source: memory_around(t.real)
             for t in found
-            if t.source and t.source not in self.written and t.real is not None and t.fake.is_cpu
+            if t.source and t.source not in self.written and t.real is not None and t.device.type == "cpu"
         }
         return self._newly
 

@@ -70,7 +70,7 @@ def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     else:
         value = _of_any_size(cx, real, source, spec)
         _guard_inside(cx, value, real, fixed=False)
-        spec = replace(spec, size=value.fake.size(), stride=value.fake.stride())
+        spec = replace(spec, size=value.shape, stride=value.strides)
     made: list[torch.Tensor] = []
     if not same(flatten(value.fake, made), spec):
         raise Break("tensor-subclass", f"{cls.__qualname__}, which __tensor_unflatten__ rebuilds differently")
@@ -102,7 +102,7 @@ def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value
     """A tensor subclass that the program creates from constants and tensors without gradient: a call in the graph."""
     given = [cx.realize(v) for v in (*args, *kwargs.values())]
     tensors = [v for v in given if isinstance(v, Tensor)]
-    plain = all(type(v.fake) is FakeTensor and not v.is_special and not v.fake.requires_grad for v in tensors)
+    plain = all(type(v.fake) is FakeTensor and not v.is_special and not v.requires_grad for v in tensors)
     if cx.graph.levels or not tensors or not plain or cx.functions.concerns(args, kwargs):
         raise Break("tensor-subclass", f"{cls.__qualname__}(...)")
     known = [None if isinstance(v, Tensor) else _argument(cx, v) for v in given]
@@ -112,7 +112,7 @@ def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value
     places = [i for i, v in enumerate(given) if isinstance(v, Tensor)]
     made = cx.graph.call_inner(SubclassConstructor(cls, known, places, tuple(kwargs)), [], [*tensors])
     leaves: list[torch.Tensor] = []
-    if not isinstance(made, Tensor) or type(made.fake) is not cls or made.fake.requires_grad:
+    if not isinstance(made, Tensor) or type(made.fake) is not cls or made.requires_grad:
         raise Break(
             "tensor-subclass", f"{cls.__qualname__}(...), which returns another class, or a tensor that requires grad"
         )

@@ -206,7 +206,7 @@ def dict_update(cx: Capture, target: Any, source: Value) -> None:
         return
     for i, element in enumerate(cx.elements(source)):
         place = f"dictionary update sequence element #{i}"
-        if isinstance(element, Tensor) and not element.fake.dim():
+        if isinstance(element, Tensor) and not element.rank:
             raise Break("builtin-call", f"an update with {place}, which is not a sequence")
         pair = list(cx.elements(element)) if iterable(cx, element) else None
         if (pair is None or len(pair) != 2) and issubclass(target.python_type(), collections.OrderedDict):

@@ -170,7 +170,7 @@ def _is_pure(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, V
     """Whether the function, captured, returns and has no side effects."""
     found = table_of(cached.call[0])
     before, graph, fakes = cx.effects.mark(), cx.graph, cx.fake_mode
-    drawn, graph.happened, cx.budget = fakes.draws, False, cx.steps + TRIAL
+    drawn, graph.happened, cx.budget = fakes.seen.draws, False, cx.steps + TRIAL
     refused = cx.errors_of_data.refuses
     cx.kept[TRIAL_OF] = {}
     try:
@@ -179,7 +179,7 @@ def _is_pure(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, V
         return False
     finally:
         del cx.kept[TRIAL_OF]
-    quiet = cx.effects.quiet_since(before) and drawn == fakes.draws and refused == cx.errors_of_data.refuses
+    quiet = cx.effects.quiet_since(before) and drawn == fakes.seen.draws and refused == cx.errors_of_data.refuses
     return quiet and not graph.happened
 
 

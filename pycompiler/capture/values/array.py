@@ -72,7 +72,7 @@ class Array(Value):
     def tensor(self) -> Tensor:
         if self._tensor is None:
             self._tensor = self._make()
-            self._version = _version_of(self._tensor)
+            self._version = self._tensor.counted
         return self._tensor
 
     @staticmethod
@@ -86,12 +86,12 @@ class Array(Value):
 
     def knows(self, evaluate: Callable[[], Any]) -> None:
         """Record a function that evaluates the contents with NumPy, valid until the next write."""
-        self._evaluate, self._version = evaluate, _version_of(self.tensor)
+        self._evaluate, self._version = evaluate, self.tensor.counted
 
     def known(self) -> Any:
         """A NumPy array with the current contents; None if they are not known."""
         made = self._tensor
-        if self._evaluate is None or made is not None and (self._version is None or _version_of(made) != self._version):
+        if self._evaluate is None or made is not None and (self._version is None or made.counted != self._version):
             return None
         if self._contents is None:
             try:
@@ -121,7 +121,7 @@ class Array(Value):
 
     def as_index(self) -> Value:
         if not self.scalar:
-            return self.tensor if self.tensor.fake.dtype in (torch.int64, torch.bool) else self
+            return self.tensor if self.tensor.dtype in (torch.int64, torch.bool) else self
         number = self.plain_number()
         return number if number.python_type() is int else self
 
@@ -134,7 +134,7 @@ class Array(Value):
     def describe(self) -> str:
         if self._tensor is None:
             return f"numpy.{self.python_type().__name__}"
-        return f"ndarray({list(self.tensor.fake.shape)}, {self.tensor.fake.dtype})"
+        return f"ndarray({list(self.tensor.shape)}, {self.tensor.dtype})"
 
     __repr__ = describe
 
@@ -143,14 +143,14 @@ class Array(Value):
             return self._cls
         module = numpy_arrays.numpy()
         assert module is not None
-        return numpy_arrays.dtype_of(self.tensor.fake.dtype).type if self.scalar else module.ndarray  # type: ignore[no-any-return]
+        return numpy_arrays.dtype_of(self.tensor.dtype).type if self.scalar else module.ndarray  # type: ignore[no-any-return]
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in METADATA:
             return cx.make(METADATA[name](self.tensor.fake))
         if name in PARTS:
             return cx.call_builtin(numpy_arrays.attribute, [Const(name), self], {})
-        if name == "mT" and hasattr(self.python_type(), name) and self.tensor.fake.dim() > 1:
+        if name == "mT" and hasattr(self.python_type(), name) and self.tensor.rank > 1:
             return cx.call_builtin(numpy_arrays.method, [Const("swapaxes"), self, Const(-2), Const(-1)], {})
         if not hasattr(self.python_type(), name):
             cx.throw(
@@ -168,15 +168,15 @@ class Array(Value):
         cx.call_builtin(numpy_arrays.method, [Const("__setitem__"), self, key, value], {})
 
     def count(self, cx: Capture) -> Value:
-        if self.tensor.fake.dim() == 0:
+        if self.tensor.rank == 0:
             cx.throw(TypeError, "len() of unsized object")
-        return cx.make(self.tensor.fake.shape[0])
+        return cx.make(self.tensor.shape[0])
 
     def length(self, cx: Capture) -> int:
         return int(self.count(cx).settle("as a number of elements").const())
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        if self.tensor.fake.dim() == 0:
+        if self.tensor.rank == 0:
             cx.throw(TypeError, "iteration over a 0-d array")
         return (self.getitem(cx, Const(i)) for i in range(self.length(cx)))
 
@@ -190,11 +190,6 @@ class Array(Value):
 
     def contains(self, cx: Capture, item: Value) -> bool:
         raise Break("data-dependent-value", "the operator `in` on an array")
-
-
-def _version_of(tensor: Tensor) -> int | None:
-    """The number of in-place writes; None if torch does not count them."""
-    return None if tensor.fake.is_inference() else tensor.fake._version
 
 
 class ArrayMethod(Value):

@@ -35,7 +35,7 @@ def index_by_symbols(cx: Capture, tensor: Tensor, key: Value, *stored: Value) ->
     plain = all(isinstance(item, Slice) and item.parts is FULL for item in rest)
     view = tensor if plain else tensor.getitem(cx, Tuple(rest))
     for dim, index in reversed(selects):
-        size = hint_of(view.fake.shape[dim])  # type: ignore[attr-defined]
+        size = hint_of(view.shape[dim])  # type: ignore[attr-defined]
         if not -size <= hint_of(index.sym) < size:
             return None
         view = cx.graph.call_method("select", [view, Const(dim), index], {})
@@ -83,7 +83,7 @@ def index_by_copy(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
     key = cx.realize(key)
     items = [cx.realize(v) for v in key.items] if isinstance(key, Tuple) and key.cls is tuple else [key]
     plain = all(_is_scalar_tensor(v) or isinstance(v, Slice) or (isinstance(v, Const) and _is_number(v)) for v in items)
-    if not plain or not any(map(_is_scalar_tensor, items)) or len(items) > tensor.fake.dim():
+    if not plain or not any(map(_is_scalar_tensor, items)) or len(items) > tensor.rank:
         return None
     if cx.graph.is_inner or cx.graph.takes_items() or cx.functions.concerns([tensor, *items], {}):
         return None
@@ -128,14 +128,14 @@ def _parts(cx: Capture, tensor: Tensor, key: Value) -> tuple[list[Value], list[t
     if not any(isinstance(v, Symbolic) for v in items) or not all(map(_is_basic, items)) or cx.graph.levels:
         return None
     taken = sum(isinstance(v, (Symbolic, Slice)) or type(v.const()) is int for v in items)
-    if taken > tensor.fake.dim() or sum(_is(v, ...) for v in items) > 1:
+    if taken > tensor.rank or sum(_is(v, ...) for v in items) > 1:
         return None
     dim, rest, selects = 0, [], []
     for v in items:
         if isinstance(v, Symbolic):
             selects.append((dim, v))
         rest.append(Slice(FULL) if isinstance(v, Symbolic) else v)
-        dim += tensor.fake.dim() - taken if _is(v, ...) else 0 if _is_number(rest[-1]) else 1
+        dim += tensor.rank - taken if _is(v, ...) else 0 if _is_number(rest[-1]) else 1
     return rest, selects
 
 

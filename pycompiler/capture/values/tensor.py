@@ -28,6 +28,7 @@ from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.functions import BOUND, Builtin
 from pycompiler.ir.source import const_source
 from pycompiler.operators import numpy_arrays
+from pycompiler.operators.kernel_type_checks import memory_of
 from pycompiler.symbolic.symbols import expr_of, is_symbolic
 from pycompiler.torch_compat.jagged_tensors import CACHED, is_jagged
 from pycompiler.torch_compat.tensor_subclasses import held_by, is_tensor_subclass
@@ -86,8 +87,31 @@ class GraphOnly(Value):
         return type(self.node.meta["example_value"])
 
 
+def _of_fake(name: str) -> Any:
+    return property(operator.attrgetter(f"fake.{name}"))
+
+
 class Tensor(Value):
-    """A tensor of the graph."""
+    """A tensor of the graph.  Its metadata are read here, and nowhere else from the fake tensor."""
+
+    dtype: torch.dtype = _of_fake("dtype")
+    device: torch.device = _of_fake("device")
+    layout: torch.layout = _of_fake("layout")
+    shape: torch.Size = _of_fake("shape")
+    requires_grad: bool = _of_fake("requires_grad")
+    is_leaf: bool = _of_fake("is_leaf")
+    grad_fn: Any = _of_fake("grad_fn")
+    output_nr: int = _of_fake("output_nr")
+    version: int = _of_fake("_version")
+    counted: int | None = property(lambda self: None if self.fake.is_inference() else self.version)  # type: ignore[assignment]
+    rank: int = property(lambda self: self.fake.dim())  # type: ignore[assignment]
+    strides: tuple[int, ...] = property(lambda self: self.fake.stride())  # type: ignore[assignment]
+    offset: int = property(lambda self: self.fake.storage_offset())  # type: ignore[assignment]
+    numel: int = property(lambda self: self.fake.numel())  # type: ignore[assignment]
+    is_contiguous: bool = property(lambda self: self.fake.is_contiguous())  # type: ignore[assignment]
+    is_view: bool = property(lambda self: self.fake._is_view())  # type: ignore[assignment]
+    memory: int = property(lambda self: memory_of(self.fake))  # type: ignore[assignment]
+    spec: Any = _of_fake("_spec")  # of a DTensor
 
     def __init__(
         self, node: fx.Node, fake: torch.Tensor, real: torch.Tensor | None = None, cls: type | None = None
@@ -111,7 +135,7 @@ class Tensor(Value):
         return self.source is not None
 
     def describe(self) -> str:
-        return f"Tensor({list(self.fake.shape) or 'no dimensions'}, {self.fake.dtype})"
+        return f"Tensor({list(self.shape) or 'no dimensions'}, {self.dtype})"
 
     __repr__ = describe
 
@@ -226,19 +250,13 @@ class Tensor(Value):
         An input that the frame has not written gets a guard of its own.  For other tensors the fake tensor has the
         value.
         """
-        if name == "grad_fn" and not self.fake.requires_grad:
+        if name == "grad_fn" and not self.requires_grad:
             return Const(None)
         if name == "retains_grad" and any(known is self for known, _ in cx.graph.retained):
             return Const(True)
         given = self.real is not None and self.source is not None
         read = given and name != "_version" and not cx.graph.is_written(self)
-        if (
-            name == "grad_fn"
-            and given
-            and not read
-            and type(self.real) is torch.nn.Parameter
-            and self.fake.grad_fn is None
-        ):
+        if name == "grad_fn" and given and not read and type(self.real) is torch.nn.Parameter and self.grad_fn is None:
             return cx.wrap(self.real.grad_fn, self.source.attr(name))  # type: ignore[union-attr]  # no view, so still a leaf
         if not read and (given or not cx.graph.tells_history(self, name)):
             raise Break("unsupported-attribute", f"Tensor.{name}")
@@ -258,12 +276,12 @@ class Tensor(Value):
         if "grad" in self.overlay:
             return self.overlay["grad"]
         if self.real is None or self.source is None:
-            if not self.fake.is_leaf and not any(known is self for known, _ in cx.graph.retained):
+            if not self.is_leaf and not any(known is self for known, _ in cx.graph.retained):
                 cx.warns_of("the gradient of no leaf")
             return Const(None)  # a captured backward would have set the overlay
         with Listening() as heard:
             gradient = self.real.grad
-        if self.fake.requires_grad and not issubclass(self.cls, torch.nn.Parameter):
+        if self.requires_grad and not issubclass(self.cls, torch.nn.Parameter):
             kept = [cx.wrap(getattr(self.real, n), self.source.attr(n)) for n in ("is_leaf", "retains_grad")]
             if heard and not any(v.const() for v in kept):  # the guard's read would warn, too
                 raise Break(
@@ -371,15 +389,15 @@ class Tensor(Value):
         found = self.asked(cx, "__len__")
         if found is not None:
             return int(found.const())
-        if self.fake.dim() == 0:
+        if self.rank == 0:
             cx.throw(TypeError, "len() of a 0-d tensor")
-        return int(self.fake.shape[0])
+        return int(self.shape[0])
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         found = self.asked(cx, "__iter__")
         if found is not None:
             return cx.elements(found)
-        if self.fake.dim() == 0:
+        if self.rank == 0:
             cx.throw(TypeError, "iteration over a 0-d tensor")
         return call_tensor_method(cx, "unbind", [self, Const(0)], {}).iterate(cx)
 
@@ -438,7 +456,7 @@ def _is_fixed(held: Any) -> bool:
 
 def is_row(tensor: Tensor, index: Any) -> bool:
     """Whether the index is an int within the number of rows."""
-    count = tensor.fake.shape[0]
+    count = tensor.shape[0]
     return type(index) is int and bool(-count <= index < count)
 
 
@@ -629,10 +647,10 @@ def item(cx: Capture, value: Value, name: str = "item") -> Value:
 
 def truth_in(cx: Capture, value: Tensor) -> Value:
     """`bool(tensor)`, read as an integer."""
-    if value.fake.numel() != 1:
+    if value.numel != 1:
         raise Break("data-dependent-jump", value.describe())
     holds = value
-    if value.fake.dtype != torch.bool:
+    if value.dtype != torch.bool:
         holds = cx.graph.call_function(operator.ne, [value, Const(0)], {})  # type: ignore[assignment]
     number = cx.graph.call_method("to", [holds, Const(torch.uint8)], {})
     return cx.call(cx.make(bool), [item(cx, number)], {})

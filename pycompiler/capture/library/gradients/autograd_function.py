@@ -123,12 +123,12 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if lookup(cx, cls.cls, name) not in (MISSING, False):
             raise Break("inner-graph", f"an autograd Function with the option {name}")
     direct = [a for a in given if isinstance(a, Tensor)]
-    needs = [isinstance(a, Tensor) and (_has_gradients(a) if levels else a.fake.requires_grad) for a in given]
+    needs = [isinstance(a, Tensor) and (_has_gradients(a) if levels else a.requires_grad) for a in given]
     if any(t.is_special for t in direct) or torch.is_inference_mode_enabled():
         raise Break("inner-graph", "an autograd Function of a tensor subclass, or in inference mode")
     backward_cls: type = cls.cls._backward_cls  # type: ignore[attr-defined]
     ctx = FunctionContext(backward_cls, needs, levels)
-    versions = [None if t.fake.is_inference() else t.fake._version for t in direct]
+    versions = [t.counted for t in direct]
     with tracers.inner_tracer(cx, grad=False) as forward:
         result = _call_forward(cx, cls, ctx, given)
         items = [cx.realize(v) for v in result.items] if isinstance(result, Tuple) else [result]
@@ -173,7 +173,7 @@ def _check_levels(cx: Capture, cls: type) -> None:
 
 
 def _has_gradients(t: Tensor) -> bool:
-    return t.fake.is_floating_point() or t.fake.is_complex()
+    return t.dtype.is_floating_point or t.dtype.is_complex
 
 
 def _has_setup(cls: type) -> bool:
@@ -207,7 +207,7 @@ def _dirty(cx: Capture, ctx: FunctionContext, direct: list[Tensor], results: lis
             "an autograd Function whose ctx.mark_dirty names a tensor that is not an argument, or that forward does "
             "not return exactly once",
         )
-    if any(t.fake._is_view() and t.fake.requires_grad for t in written):
+    if any(t.is_view and t.requires_grad for t in written):
         raise Break("inner-graph", "an autograd Function that writes to a view that requires grad")
     return dirty
 
@@ -244,7 +244,7 @@ def _differentiable(
     """
     backward, once = _backward_of(cx, cls)
     looks, step = cx.effects.looks, cx.frames[0].begin
-    drawn, ctx.backward = cx.fake_mode.once, True
+    drawn, ctx.backward = cx.fake_mode.seen.once, True
     if "materialize_grads" in ctx.overlay and not cx.truth(ctx.overlay["materialize_grads"]):
         raise Break("inner-graph", "an autograd Function with ctx.set_materialize_grads(False)")
     with (
@@ -260,7 +260,7 @@ def _differentiable(
         if too_many or len(wanted) < len(given) and ctx.levels:
             raise Break("inner-graph", f"a backward that returns {len(wanted)} gradients for {len(given)} arguments")
         outs, places = _gradients(cx, given, wanted, ctx.needs)
-        if cx.fake_mode.once > drawn:
+        if cx.fake_mode.seen.once > drawn:
             raise Break("inner-graph", "random numbers in the backward of an autograd Function")
         unpacked = ctx.tensors(cx, "to_save") if ctx.unpacked and not ctx.levels else []
         back, saved = tracer.close(outs, keeps=unpacked)

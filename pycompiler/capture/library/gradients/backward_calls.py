@@ -96,12 +96,12 @@ class _GradientStore:
             if result in self.wanted:
                 _retain(cx, result, grad)
         grads = [(t, grad) for t, grad in found if t in self.leaves]
-        strided = (v.fake for v in cx.graph.by_fake.values() if v.fake.layout is torch.strided)
+        strided = (v.fake for v in cx.graph.by_fake.values() if v.layout is torch.strided)
         shared = collections.Counter(map(memory_of, strided))
         owned = collections.Counter(id(grad.fake) for _, grad in grads)
         for leaf, grad in grads:
             alone = id(grad.fake) not in self.before and owned[id(grad.fake)] == 1
-            _accumulate(cx, leaf, grad, alone and shared[memory_of(grad.fake)] == 1)
+            _accumulate(cx, leaf, grad, alone and shared[grad.memory] == 1)
 
 
 def retain_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -109,12 +109,12 @@ def retain_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     tensor = cx.realize(args[0])
     gradients.refuse_inside(cx, "retain_grad()")
     plain = isinstance(tensor, Tensor) and not (tensor.exists or tensor.is_special or tensor.overlay or tensor.parted)
-    if len(args) > 1 or kwargs or not plain or cx.graph.is_inner or not tensor.fake.requires_grad:  # type: ignore[attr-defined]
+    if len(args) > 1 or kwargs or not plain or cx.graph.is_inner or not tensor.requires_grad:  # type: ignore[attr-defined]
         raise Break("unsupported-attribute", "Tensor.retain_grad()")
     assert isinstance(tensor, Tensor)
     if any(n.target is higher_order.register_gradient_hook for n in tensor.node.users):
         raise Break("unsupported-attribute", "Tensor.retain_grad() after Tensor.register_hook()")
-    if not tensor.fake.is_leaf and retained_at(cx, tensor) is None:
+    if not tensor.is_leaf and retained_at(cx, tensor) is None:
         cx.graph.retained.append((tensor, cx.step()))
     return Const(None)
 
@@ -147,7 +147,7 @@ def _behind(cx: Capture, outputs: list[Tensor]) -> list[Tensor]:
         value = cx.graph.known(fake)
         if value is None:
             raise Break(KIND, "backward() of a tensor that was computed outside of the graph")
-        if value.fake is fake or value.fake.requires_grad:  # otherwise its node drops the gradient
+        if value.fake is fake or value.requires_grad:  # otherwise its node drops the gradient
             found[id(fake)] = value
     return list(found.values())
 
@@ -156,14 +156,14 @@ def _wanted(cx: Capture, inputs: Value) -> list[Tensor]:
     if isinstance(inputs, Dict):
         inputs = Tuple([v for _, v in inputs.pairs(cx)])
     found = gradients.tensors_in(cx, inputs)
-    if not all(t.fake.requires_grad and t.fake.is_leaf for t in found):
+    if not all(t.requires_grad and t.is_leaf for t in found):
         raise Break(KIND, "backward(inputs=...) with a tensor that is not a leaf, or does not require grad")
     return list(dict.fromkeys(found))
 
 
 def _check(cx: Capture, leaf: Tensor) -> None:
     """Break unless a gradient of this leaf is only added to the old gradient."""
-    if leaf.is_special or leaf.fake.layout is not torch.strided:
+    if leaf.is_special or leaf.layout is not torch.strided:
         raise Break(KIND, f"backward() to {leaf.describe()}, which is a tensor subclass or not strided")
     if leaf.source is not None and not gradients.is_plain_leaf(cx, leaf, "_post_accumulate_grad_hooks"):
         raise Break(KIND, f"backward() to {leaf.describe()}, which has autograd history or hooks")
@@ -187,7 +187,7 @@ def _accumulate(cx: Capture, leaf: Tensor, grad: Tensor, alone: bool) -> None:
         return
     if not (alone and _lies_as(grad.fake, leaf.fake)):
         grad = _copy(cx, leaf, grad)
-    elif grad.fake._is_view():
+    elif grad.is_view:
         made = cx.graph.call_method("detach", [grad], {})
         assert isinstance(made, Tensor)
         grad = made
@@ -209,7 +209,7 @@ def _copy(cx: Capture, leaf: Tensor, grad: Tensor) -> Tensor:
     if not _dense(leaf.fake):
         made = cx.graph.call_method("clone", [grad], {"memory_format": Const(torch.contiguous_format)})
     else:
-        layout = [Tuple([cx.make(n) for n in ns]) for ns in (leaf.fake.shape, leaf.fake.stride())]
+        layout = [Tuple([cx.make(n) for n in ns]) for ns in (leaf.shape, leaf.strides)]
         empty = cx.graph.call_method("new_empty_strided", [grad, *layout], {})
         made = cx.graph.call_method("copy_", [empty, grad], {})
     assert isinstance(made, Tensor)
@@ -223,14 +223,9 @@ def spent(cx: Capture, value: Value) -> list[Tensor] | None:
 
     None for all other tensors.
     """
-    if (
-        not isinstance(value, Tensor)
-        or not cx.graph.spent
-        or not value.fake.requires_grad
-        or value.fake.grad_fn is None
-    ):
+    if not isinstance(value, Tensor) or not cx.graph.spent or not value.requires_grad or value.grad_fn is None:
         return None
-    if not _is_spent(cx, value.fake.grad_fn):
+    if not _is_spent(cx, value.grad_fn):
         return None
     behind = (cx.graph.known(leaf) for leaf in gradients.leaves([value.fake]))
     return list(dict.fromkeys(v for v in behind if v is not None and v.source is not None))

@@ -70,7 +70,7 @@ def module_hook_node(cx: Capture, tensors: list[Value]) -> Value:
     made = cx.graph.call_inner(higher_order.behind_common_node, [], [*given])
     assert isinstance(made, Sequence)
     after = [t for t in map(cx.realize, made.items) if isinstance(t, Tensor)]
-    node = next((t.fake.grad_fn for t in after if t.fake.grad_fn is not None), None)
+    node = next((t.grad_fn for t in after if t.grad_fn is not None), None)
     if node is None or len(after) != len(given):
         raise told
     cx.graph.hooks[node] = Hooks(before=given, after=after)
@@ -81,8 +81,8 @@ def hook_of_tensor(cx: Capture, tensor: Tensor, hook: Value) -> Callable[[], Non
     """`tensor.register_hook(hook)`; returns a function that removes the hook."""
     if cx.graph.descending:
         raise Break("unsupported-attribute", "Tensor.register_hook() in a hook of a backward")
-    entry = (tensor.fake.output_nr, tensor, hook)
-    entries = cx.graph.hooks.setdefault(tensor.fake.grad_fn, Hooks()).of_tensors
+    entry = (tensor.output_nr, tensor, hook)
+    entries = cx.graph.hooks.setdefault(tensor.grad_fn, Hooks()).of_tensors
     entries.append(entry)
 
     def remove() -> None:
@@ -159,8 +159,8 @@ class _BackwardInParts:
         # tensors whose gradients go on to older nodes, with the gradients
         self.waiting: list[tuple[Tensor, Value]] = []
         self.found: dict[Tensor, list[Tensor]] = {}
-        self.leaves = {id(t.fake): t for t in wanted if t.fake.grad_fn is None}
-        self.results = {(t.fake.grad_fn, t.fake.output_nr): t for t in wanted if t.fake.grad_fn is not None}
+        self.leaves = {id(t.fake): t for t in wanted if t.grad_fn is None}
+        self.results = {(t.grad_fn, t.output_nr): t for t in wanted if t.grad_fn is not None}
         self.last: dict[Tensor, int] = {}  # leaf → the number of the last node that gives a gradient for it
         nodes = {n for n, _ in self.results}
         self.leading = self._leading(nodes)
@@ -173,7 +173,7 @@ class _BackwardInParts:
     def _leading(self, nodes: set[Any]) -> set[Any]:
         """The nodes that the engine runs: nodes with a path to a wanted tensor."""
         found = set[Any]()
-        roots = [t.fake.grad_fn for t in self.outputs if t.fake.grad_fn is not None]
+        roots = [t.grad_fn for t in self.outputs if t.grad_fn is not None]
         for node in sorted(_behind(roots), key=number_of):  # the nodes behind a node are older
             for older, _ in node.next_functions:
                 leaf = self.leaves.get(id(getattr(older, "variable", None)))
@@ -189,7 +189,7 @@ class _BackwardInParts:
         for value in [*self.cx.graph.by_fake.values()]:
             node = None if value.is_special else _history(value.fake)
             if node is not None:
-                self.by_edge.setdefault((node, value.fake.output_nr), value)
+                self.by_edge.setdefault((node, value.output_nr), value)
         self._check()
         self.cx.graph.descending = True
         try:
@@ -214,13 +214,13 @@ class _BackwardInParts:
         grad = self.cx.realize(grad)
         if not self.cx.is_none(grad):
             return grad
-        if output.fake.dim():
+        if output.rank:
             raise Break(KIND, "backward() without a gradient for an output that is not a scalar")
         return self.cx.graph.call_function(torch.ones_like, [output], {})
 
     def down_to(self, number: int) -> None:
         """Run the nodes that are younger than this number."""
-        active = [e for e in self.waiting if e[0].fake.grad_fn is None or number_of(e[0].fake.grad_fn) > number]
+        active = [e for e in self.waiting if e[0].grad_fn is None or number_of(e[0].grad_fn) > number]
         self.waiting = [e for e in self.waiting if e not in active]
         roots, grads = [t for t, _ in active], [g for _, g in active]
         ends, older = self._ends(roots, number)
@@ -232,7 +232,7 @@ class _BackwardInParts:
         """The tensors that a part gives gradients for: wanted tensors, and results of older nodes."""
         ends, older, seen = dict[Tensor, None](), dict[Tensor, None](), set[Any]()
         ends |= {t: None for t in roots if id(t.fake) in self.leaves}
-        todo: list[tuple[Any, int]] = [(t.fake.grad_fn, t.fake.output_nr) for t in roots]
+        todo: list[tuple[Any, int]] = [(t.grad_fn, t.output_nr) for t in roots]
         while todo:
             edge = node, _ = todo.pop()
             if node is None or edge in seen:
@@ -271,7 +271,7 @@ class _BackwardInParts:
         assert isinstance(made, Sequence)
         found = [self.cx.realize(grad) for grad in made.items]
         for grad in found:
-            if isinstance(grad, Tensor) and (grad.fake.layout is not torch.strided or grad.is_special):
+            if isinstance(grad, Tensor) and (grad.layout is not torch.strided or grad.is_special):
                 raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or a tensor subclass")
         for tensor, grad in zip(ends, found, strict=False):
             if isinstance(grad, Tensor):
@@ -296,10 +296,10 @@ class _BackwardInParts:
         """Call the hooks of a node's results, then the node's own."""
         given: dict[int, list[Value]] = {}
         tensors: dict[int, Tensor] = {}
-        for tensor, grad in [e for e in self.waiting if e[0].fake.grad_fn is node]:
-            given.setdefault(tensor.fake.output_nr, []).append(grad)
-            tensors[tensor.fake.output_nr] = tensor
-        self.waiting = [e for e in self.waiting if e[0].fake.grad_fn is not node]
+        for tensor, grad in [e for e in self.waiting if e[0].grad_fn is node]:
+            given.setdefault(tensor.output_nr, []).append(grad)
+            tensors[tensor.output_nr] = tensor
+        self.waiting = [e for e in self.waiting if e[0].grad_fn is not node]
         grads = {nr: self._sum(parts) for nr, parts in given.items()}
         # For `autograd.grad`, the gradient of a node that runs is the gradient that arrived at it.
         early = not self.accumulates and node in self.leading
@@ -333,13 +333,13 @@ class _BackwardInParts:
                 raise Break("builtin-call", "a hook that returns another number of gradients than it receives")
             ins = [self._made(a, b, none=True) for a, b in zip(ins, items, strict=True)]
         self.waiting += [
-            (t, g) for t, g in zip(hooks.before, ins, strict=True) if t.fake.requires_grad and isinstance(g, Tensor)
+            (t, g) for t, g in zip(hooks.before, ins, strict=True) if t.requires_grad and isinstance(g, Tensor)
         ]
 
     def _zeros(self, tensor: Tensor) -> Value:
         """The zeros that stand for a missing gradient, as a Function receives it."""
-        size = Tuple([self.cx.make(n) for n in tensor.fake.shape])
-        like: dict[str, Value] = {"dtype": Const(tensor.fake.dtype), "device": Const(tensor.fake.device)}
+        size = Tuple([self.cx.make(n) for n in tensor.shape])
+        like: dict[str, Value] = {"dtype": Const(tensor.dtype), "device": Const(tensor.device)}
         return self.cx.graph.call_function(torch.zeros, [size], like)
 
     def _call(self, hook: Value, args: list[Value]) -> Value:

@@ -308,7 +308,7 @@ def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             given[i] = tracers.mapped(cx, given[i], lambda t: _variable(cx, tracer, t, leaves), tracers.refused)
         result, aux = _with_aux(cx, cx.call(fn, given, {}), has_aux)
         outs = tracers.tensors(cx, result)
-        if not outs or not all(t.fake.is_floating_point() or t.fake.is_complex() for t in outs):
+        if not outs or not all(t.dtype.is_floating_point or t.dtype.is_complex for t in outs):
             raise Break("inner-graph", f"torch.func.vjp of a function that returns {result.describe()}")
         body, lifted = tracer.close([*outs, *(tracers.tensors(cx, aux) if aux else ())])
     made = _GraphTensors(cx, cx.graph.call_inner(higher_order.vjp, [body], [len(leaves), len(outs), *leaves, *lifted]))
@@ -330,7 +330,7 @@ class _LinearMap(Value):
         self.writes = self._written()
 
     def _written(self) -> list[int]:
-        return [t.fake._version for t in tracers.tensors_of(self.given)]
+        return [t.version for t in tracers.tensors_of(self.given)]
 
     def python_type(self) -> type:
         return types.FunctionType
@@ -397,7 +397,7 @@ class _Pushforward(_LinearMap):
 
 
 def meta(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.fake.shape, tensor.fake.dtype, tensor.fake.device
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 @late_handler("torch.func", "linearize")
@@ -408,7 +408,7 @@ def linearize(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             "inner-graph", "torch.func.linearize with keywords, under a transform, in a checkpoint, or in a backward"
         )
     fn, primals = args[0], Tuple([cx.realize(a) for a in args[1:]])
-    drawn, step = cx.fake_mode.once, cx.frames[0].begin
+    drawn, step = cx.fake_mode.seen.once, cx.frames[0].begin
     value = cx.call(fn, list(primals.items), {})
     leaves: list[Tensor] = []
     with tracers.inner_tracer(cx, levels=True, pure=True, under="jvp") as tracer:
@@ -421,9 +421,9 @@ def linearize(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         result = cx.call(fn, items_of(cx, duals), {})
         outs = tracers.tensors(cx, result)
         body, lifted = tracer.close(outs)
-    if cx.fake_mode.once > drawn:
+    if cx.fake_mode.seen.once > drawn:
         raise Break("inner-graph", "random numbers in a function passed to torch.func.linearize")
-    if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*leaves, *tracers.tensors_of(lifted))):
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (*leaves, *tracers.tensors_of(lifted))):
         raise Break("inner-graph", "torch.func.linearize of a function that uses a tensor that requires grad")
     push = _Pushforward([*leaves, *lifted], primals, step, result, body, (len(leaves), len(outs)))
     return Tuple([value, cx.call(cx.make(polyfills.pushforward), [push], {})])
@@ -431,7 +431,7 @@ def linearize(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @late_handler(EAGER, "error_if_complex")
 def error_if_complex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if any(t.fake.is_complex() for t in tracers.tensors(cx, args[1], lambda v: v)):
+    if any(t.dtype.is_complex for t in tracers.tensors(cx, args[1], lambda v: v)):
         raise Break("inner-graph", "a Jacobian of complex tensors")
     return Const(None)
 
@@ -468,7 +468,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if reentrant:
         _check_reentrant(cx, args, [*kwargs, *(options.keys() - {"use_reentrant", "preserve_rng_state"})], target)
     keeps = options.get("preserve_rng_state", Const(True)).const()
-    drawn = cx.fake_mode.once
+    drawn = cx.fake_mode.seen.once
     looks, step, given = cx.effects.looks, cx.frames[0].begin, [*args[1:], *kwargs.values()]
     called = args[0], [*args[1:]], dict(kwargs)
     direct = [v for v in map(cx.realize, args[1:]) if isinstance(v, Tensor)]
@@ -479,7 +479,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         tracer.reentrant = tracer.reentrant or reentrant
         result = cx.call(args[0], args[1:], kwargs)
         outs = made_by(tracer, tracers.tensors(cx, result, _one))
-        if not keeps and cx.fake_mode.once > drawn:
+        if not keeps and cx.fake_mode.seen.once > drawn:
             raise Break("inner-graph", "random numbers in a checkpoint with preserve_rng_state=False")
         body, lifted = tracer.close(outs)
     if reentrant:
@@ -502,7 +502,7 @@ def _trace_again(
 ) -> None:
     """Give the checkpoint `node` a second body for its backward, traced with the variables' values at the end of the
     frame."""
-    drawn, looks = cx.fake_mode.once, cx.effects.looks
+    drawn, looks = cx.fake_mode.seen.once, cx.effects.looks
     fn, args, kwargs = called
     try:
         with (
@@ -517,7 +517,7 @@ def _trace_again(
         raise Break(b.kind, b.seen, step) from None
     operands = [cx.graph.to_arg(v) for v in lifted]
     before = {n for n in itertools.takewhile(lambda n: n is not node, cx.graph.graph.nodes)}
-    if cx.fake_mode.once > drawn or len(outs) != count or not before.issuperset(operands):
+    if cx.fake_mode.seen.once > drawn or len(outs) != count or not before.issuperset(operands):
         raise Break(
             "inner-graph",
             "a checkpoint that reads a variable which the frame later sets to a value computed after the checkpoint",
@@ -538,8 +538,8 @@ def _check_reentrant(cx: Capture, args: Args, named: list[str], target: Any) -> 
     passed = [cx.realize(a) for a in args[1:]]
     apart = [v for v in passed if isinstance(v, Tensor)]
     within = [t for v in passed if not isinstance(v, Tensor) for t in tracers.tensors(cx, v, _one)]
-    plain = target is higher_order.checkpoint and not named and not any(t.fake.requires_grad for t in within)
-    if not plain or not torch.is_grad_enabled() or not any(t.fake.requires_grad for t in apart):
+    plain = target is higher_order.checkpoint and not named and not any(t.requires_grad for t in within)
+    if not plain or not torch.is_grad_enabled() or not any(t.requires_grad for t in apart):
         raise Break(
             "inner-graph",
             "a reentrant checkpoint with keywords or context_fn, without gradients, or of tensors in containers",
@@ -549,8 +549,8 @@ def _check_reentrant(cx: Capture, args: Args, named: list[str], target: Any) -> 
 def _check_results(result: Value, made: list[Tensor], direct: list[Tensor], lifted: list[Tensor]) -> None:
     """Break unless each result of a reentrant checkpoint requires grad and is no argument."""
     items = result.items if isinstance(result, Tuple) and result.cls is tuple else [result]
-    known = all(isinstance(v, Tensor) and v in made and v.fake.requires_grad for v in items) and len(items) == len(made)
-    if not known or any(t.fake.requires_grad and not t.fake.is_leaf and t not in direct for t in lifted):
+    known = all(isinstance(v, Tensor) and v in made and v.requires_grad for v in items) and len(items) == len(made)
+    if not known or any(t.requires_grad and not t.is_leaf and t not in direct for t in lifted):
         raise Break(
             "inner-graph",
             "a reentrant checkpoint that closes over a tensor with autograd history, or that returns anything but "

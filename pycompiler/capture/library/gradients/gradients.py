@@ -76,7 +76,7 @@ def _through_hooks(cx: Capture, given: dict[str, Value]) -> Value:
             "torch.autograd.grad beside hooks, with create_graph, materialize_grads, a repeated input, or another "
             "number of grad_outputs than outputs",
         )
-    if not all(t.fake.requires_grad for t in inputs):
+    if not all(t.requires_grad for t in inputs):
         raise Break("unsupported-operation", "torch.autograd.grad of an input that does not require grad")
     found: dict[Tensor, Value] = {}
     retained = "retain_graph" in given and cx.truth(given["retain_graph"])
@@ -160,7 +160,7 @@ def of_existing(cx: Capture, tensor: Tensor, hook: Value) -> Value:
     graph."""
     assert tensor.real is not None and tensor.source is not None
     cx.guard("equals", tensor.source.attr("is_leaf"), tensor.real.is_leaf)
-    if not tensor.real.is_leaf or not tensor.fake.requires_grad:
+    if not tensor.real.is_leaf or not tensor.requires_grad:
         raise Break(
             "unsupported-attribute",
             "Tensor.register_hook() of a tensor that exists outside of the graph and is not a leaf that requires grad",
@@ -178,7 +178,7 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return of_existing(cx, tensor, hook)
     if hook is None or not isinstance(tensor, Tensor) or tensor.exists or tensor.is_special:
         raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor subclass, or with other arguments")
-    if not tensor.fake.requires_grad or tensor.fake.is_leaf:
+    if not tensor.requires_grad or tensor.is_leaf:
         raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor without autograd history")
     if any(known is tensor for known, _ in cx.graph.retained):
         raise Break("unsupported-attribute", "Tensor.register_hook() after Tensor.retain_grad()")
@@ -195,7 +195,7 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def _trace(cx: Capture, tensor: Tensor, hook: Value) -> None:
     """Trace a hook without effects into a graph, which backwards outside also call."""
-    looks, step, drawn = cx.effects.looks, cx.frames[0].begin, cx.fake_mode.once
+    looks, step, drawn = cx.effects.looks, cx.frames[0].begin, cx.fake_mode.seen.once
     with (
         tracers.inner_tracer(cx, levels=True, pure=True, later=True, grad=False, **AUTOCAST) as tracer,
         looks.of_body(step, [hook], cx.frames),
@@ -203,7 +203,7 @@ def _trace(cx: Capture, tensor: Tensor, hook: Value) -> None:
         with cx.fake_mode:
             given = torch.empty_like(tensor.fake)
         result = cx.realize(cx.call(hook, [tracer.argument(given)], {}))
-        if not isinstance(result, Tensor) and not cx.is_none(result) or cx.fake_mode.once > drawn:
+        if not isinstance(result, Tensor) and not cx.is_none(result) or cx.fake_mode.seen.once > drawn:
             raise Break("inner-graph", f"a hook that returns {result.describe()}, or draws random numbers")
         body, lifted = tracer.close([result] if isinstance(result, Tensor) else [])
     looks.tensors(tracers.tensors_of(lifted), step)
@@ -267,7 +267,7 @@ def _may_start(cx: Capture, tensor: Tensor) -> bool:
     if inner or tensor.is_special or tensor.parted or node.op != "placeholder" or node.users or tensor.source is None:
         return False
     fake, real = tensor.fake, tensor.real
-    alone = sum(memory_of(t.fake) == memory_of(fake) for t in graph.inputs if t.fake.layout is torch.strided) == 1
+    alone = sum(t.memory == memory_of(fake) for t in graph.inputs if t.layout is torch.strided) == 1
     quiet = not any(n.meta.get("refuses") or n.meta.get("acts") for n in graph.graph.nodes)
     return (
         fake.layout is torch.strided
@@ -295,10 +295,10 @@ def store_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     tensor, value = map(cx.realize, args)
     assert isinstance(tensor, Tensor)
     inner = cx.graph.packs or cx.graph.later or cx.graph.levels or getattr(cx.graph, "outer", None) is not None
-    odd = not tensor.exists and tensor.fake.requires_grad and not tensor.fake.is_leaf
+    odd = not tensor.exists and tensor.requires_grad and not tensor.is_leaf
     if inner or odd or tensor.is_special or not _fits(cx, tensor, value):
         raise Break("tensor-attribute-store", f"Tensor.grad = {value.describe()}")
-    if isinstance(value, Tensor) and value.fake.requires_grad and tensor.fake.requires_grad:
+    if isinstance(value, Tensor) and value.requires_grad and tensor.requires_grad:
         raise Break("tensor-attribute-store", f"Tensor.grad = {value.describe()}, which requires grad")
     cx.effects.set_grad(tensor, value)
     return value
@@ -352,8 +352,8 @@ tensors.DELETIONS["grad"] = delete_grad
 def joined(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """Join results to operands that require grad and that they do not reach; not needed under a transform."""
     results, operands = args
-    made = [t for t in tracers.tensors(cx, results, _same) if t.fake.is_floating_point() or t.fake.is_complex()]
-    wanted = [t for t in tracers.tensors(cx, operands, _same) if t.fake.requires_grad]
+    made = [t for t in tracers.tensors(cx, results, _same) if t.dtype.is_floating_point or t.dtype.is_complex]
+    wanted = [t for t in tracers.tensors(cx, operands, _same) if t.requires_grad]
     if cx.graph.levels or not torch.is_grad_enabled() or all(_reaches(m.fake, w.fake) for m in made for w in wanted):
         return results
     copies = cx.graph.call_inner(higher_order.connected_copies, [], [len(made), *made, *wanted])

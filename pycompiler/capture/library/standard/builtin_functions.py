@@ -159,8 +159,8 @@ def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(len)
 def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], Tensor) and args[0].fake.dim() and not cx.functions.concerns(args, kwargs):
-        return cx.make(args[0].fake.shape[0])
+    if isinstance(args[0], Tensor) and args[0].rank and not cx.functions.concerns(args, kwargs):
+        return cx.make(args[0].shape[0])
     return args[0].count(cx) if isinstance(args[0], (List, Tuple, Dict, Object, Array)) else Const(args[0].length(cx))
 
 
@@ -175,7 +175,7 @@ def _number(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
             known = cx.graph.known_number(args[0].fake)
             if known is not None and not cx.functions.concerns(args, kwargs):
                 return cx.call(cx.make(cls), [known, *args[1:]], kwargs)
-            if not config.capture_scalar_outputs or cls is complex or args[0].fake.dtype == torch.bool:
+            if not config.capture_scalar_outputs or cls is complex or args[0].dtype == torch.bool:
                 raise Break("data-dependent-value", f"{cls.__name__}(tensor)")
             return cx.call(cx.make(cls), [item(cx, args[0]), *args[1:]], kwargs)
         if len(args) == 1 and not kwargs and isinstance(args[0], Object):

@@ -46,7 +46,7 @@ def cond(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if not issubclass(pred.python_type(), (bool, int, float)):
             raise Break("inner-graph", f"torch.cond with the predicate {pred.describe()}")
         return cx.call(yes if cx.truth(pred) else no, given, {})
-    if not isinstance(pred, Tensor) or pred.fake.numel() != 1:
+    if not isinstance(pred, Tensor) or pred.numel != 1:
         raise Break("inner-graph", f"torch.cond with the predicate {pred.describe()}")
     tracers.tensors(cx, operands)
     (result, outs, body), (other, other_outs, other_body) = (_branch(cx, fn, given) for fn in (yes, no))
@@ -55,7 +55,7 @@ def cond(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             "inner-graph", "torch.cond whose branches return tensors of different structures, layouts or dtypes"
         )
     lifted = tracers.lifted_of_all(body, other_body)
-    kinds = tuple(a.fake.requires_grad or b.fake.requires_grad for a, b in zip(outs, other_outs, strict=True))
+    kinds = tuple(a.requires_grad or b.requires_grad for a, b in zip(outs, other_outs, strict=True))
     _with_gradients(cx, outs, kinds)
     bodies = [tracer.close(results, lifted)[0] for tracer, results in ((body, outs), (other_body, other_outs))]
     cx.graph.place_inner(higher_order.cond, bodies, [kinds, pred, *lifted], outs)
@@ -83,13 +83,13 @@ def _with_gradients(cx: Capture, results: list[Tensor], kinds: Sequence[bool]) -
     """Make results of the marked kinds require grad, as an operator's results: no leaves."""
     with cx.fake_mode, torch.enable_grad():
         for t, kind in zip(results, kinds, strict=True):
-            if kind and not t.fake.requires_grad:
+            if kind and not t.requires_grad:
                 t.fake = t.fake.detach().requires_grad_().clone()
 
 
 def _is_fresh(tracer: Tracer, outs: list[Tensor]) -> bool:
     """Whether the traced function created these tensors, each in separate memory."""
-    memory = [memory_of(t.fake) for t in outs]
+    memory = [t.memory for t in outs]
     outside = {memory_of(fake) for _, fake, _ in tracer.given}
     return made_by(tracer, outs) == outs and len(set(memory)) == len(memory) and not outside & set(memory)
 
@@ -109,7 +109,7 @@ def while_loop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     tensors = [v for v in leaves if isinstance(v, Tensor)]
     if len(tensors) < len(leaves):
         raise Break("inner-graph", "while_loop that carries a number, with a cond_fn that returns a tensor")
-    if going.fake.dtype != torch.bool or going.fake.dim() or not _is_fresh(asked, [going]):
+    if going.dtype != torch.bool or going.rank or not _is_fresh(asked, [going]):
         raise Break(
             "inner-graph",
             f"while_loop whose cond_fn returns {going.describe()}, not a new bool tensor without dimensions",
@@ -117,17 +117,17 @@ def while_loop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     result, outs, tracer = _body(cx, body, carried)
     lifted = tracers.lifted_of_all(asked, tracer)
     kinds = (False,) * len(tensors)
-    if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*tensors, *tracers.tensors_of(lifted), *outs)):
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *tracers.tensors_of(lifted), *outs)):
         result, outs, tracer = _body(cx, body, carried, grads=True)
         lifted = tracers.lifted_of_all(asked, tracer)
-        kinds = tuple(t.fake.is_floating_point() for t in tensors)
-        if any(out.fake.requires_grad and not t.fake.requires_grad for t, out in zip(tensors, outs, strict=True)):
+        kinds = tuple(t.dtype.is_floating_point for t in tensors)
+        if any(out.requires_grad and not t.requires_grad for t, out in zip(tensors, outs, strict=True)):
             # torch's gradients pass back through such a tensor in the last pass only
             raise Break(
                 "inner-graph",
                 "while_loop whose body_fn returns a tensor that requires grad for a carried tensor that does not",
             )
-        if any(t.fake.is_complex() for t in (*tensors, *tracers.tensors_of(lifted))):
+        if any(t.dtype.is_complex for t in (*tensors, *tracers.tensors_of(lifted))):
             raise Break("inner-graph", "while_loop with gradients of complex tensors")
         _with_gradients(cx, outs, kinds)
     bodies = [part.close(results, lifted)[0] for part, results in ((asked, [going]), (tracer, outs))]
@@ -151,7 +151,7 @@ def _traced(cx: Capture, fn: Value, carried: Value, *, grads: bool = False) -> t
     """
 
     def argument(t: Tensor) -> Tensor:
-        return tracer.argument(detached(cx, t, requires_grad=grads and t.fake.requires_grad))
+        return tracer.argument(detached(cx, t, requires_grad=grads and t.requires_grad))
 
     with tracers.inner_tracer(cx, pure=True) as tracer:
         given = tracers.mapped(cx, carried, argument, _number)
@@ -164,16 +164,16 @@ def _passes(cx: Capture, test: Value, body: Value, carried: Value) -> Value:
     try:
         while _goes_on(cx, test, result):
             before = [v for v in _leaves(cx, result) if isinstance(v, Tensor)]
-            versions = [t.fake._version for t in before]
+            versions = [t.version for t in before]
             made = cx.realize(cx.call(body, items_of(cx, result), {}))
             outs = [v for v in _leaves(cx, made) if isinstance(v, Tensor)]
-            memory = [memory_of(t.fake) for t in (*before, *outs)]
+            memory = [t.memory for t in (*before, *outs)]
             if not _fits(cx, result, made) or len(set(memory[len(before) :])) < len(outs):
                 raise Break(
                     "inner-graph",
                     "while_loop whose body_fn returns values unlike the carried ones, or tensors that share memory",
                 )
-            if versions != [t.fake._version for t in before] or set(memory[: len(before)]) & set(memory[len(before) :]):
+            if versions != [t.version for t in before] or set(memory[: len(before)]) & set(memory[len(before) :]):
                 raise Break("inner-graph", "while_loop whose body_fn writes to its inputs, or returns one of them")
             result = made
     finally:
@@ -229,7 +229,7 @@ FEW_ROWS = 16  # few known rows are unrolled: they fuse
 def repeated(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, init, xs, others = (cx.realize(a) for a in args)
     rows = tracers.tensors(cx, xs)
-    length = rows[0].fake.shape[0]
+    length = rows[0].shape[0]
     if (isinstance(length, int) and length <= FEW_ROWS) or torch.is_inference_mode_enabled():
         return Const(None)
     if cx.graph.levels or cx.graph.packs or cx.graph.later:
@@ -243,14 +243,14 @@ def repeated(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _scan(cx: Capture, fn: Value, carried: list[Tensor], rows: list[Tensor], others: list[Value], length: Any) -> Value:
     result, outs, tracer = _row(cx, fn, carried, rows, others)
     operands, grads = [*carried, *rows, *tracers.tensors_of(tracer.used_outside())], False
-    if torch.is_grad_enabled() and any(t.fake.requires_grad for t in operands):
+    if torch.is_grad_enabled() and any(t.requires_grad for t in operands):
         result, outs, tracer = _row(cx, fn, carried, rows, others, grads=True)
         operands, grads = [*carried, *rows, *tracers.tensors_of(tracer.used_outside())], True
-        if any(t.fake.is_complex() for t in (*operands, *outs)):
+        if any(t.dtype.is_complex for t in (*operands, *outs)):
             raise Break("inner-graph", "a scan with gradients of complex tensors")
     body, lifted = tracer.close(outs)
     made = [*outs[: len(carried)], *(Tensor(t.node, _stacked(cx, t, length)) for t in outs[len(carried) :])]
-    kinds = tuple(grads and t.fake.is_floating_point() for t in made)
+    kinds = tuple(grads and t.dtype.is_floating_point for t in made)
     _with_gradients(cx, made, kinds)
     counts = (len(carried), len(rows))
     cx.graph.place_inner(higher_order.scan, [body], [kinds, counts, *carried, *rows, *lifted], made)
@@ -266,8 +266,8 @@ def _row(
     `grads`: carried stand-ins require grad, and so do rows of tensors that require grad.
     """
     with tracers.inner_tracer(cx, pure=True) as tracer:
-        given = [tracer.argument(detached(cx, t, requires_grad=grads and t.fake.is_floating_point())) for t in carried]
-        given += [tracer.argument(_first_row(cx, t, grads and t.fake.requires_grad)) for t in rows]
+        given = [tracer.argument(detached(cx, t, requires_grad=grads and t.dtype.is_floating_point)) for t in carried]
+        given += [tracer.argument(_first_row(cx, t, grads and t.requires_grad)) for t in rows]
         result = cx.realize(cx.call(fn, [*given, *others], {}))
         outs = tracers.tensors(cx, result, _nothing)
         if [_meta(t) for t in outs[: len(carried)]] != [_meta(t) for t in carried] or not _is_fresh(tracer, outs):
@@ -284,7 +284,7 @@ def _first_row(cx: Capture, tensor: Tensor, requires_grad: bool) -> torch.Tensor
 
 def _stacked(cx: Capture, row: Tensor, length: Any) -> torch.Tensor:
     with cx.fake_mode:
-        return torch.empty((length, *row.fake.shape), dtype=row.fake.dtype, device=row.fake.device)
+        return torch.empty((length, *row.shape), dtype=row.dtype, device=row.device)
 
 
 def _nothing(value: Value) -> Value:

@@ -87,12 +87,12 @@ LATE_BUILTINS[FUNCTIONAL, "_are_we_tracing"] = lambda cx, args, kwargs: Const(Tr
 
 # collectives that write their arguments -----------------------------------------------------------------------
 def _contiguous(tensors: list[Tensor]) -> bool:
-    return all(t.fake.is_contiguous() and not t.fake.is_complex() and t.cls is torch.Tensor for t in tensors)
+    return all(t.is_contiguous and not t.dtype.is_complex and t.cls is torch.Tensor for t in tensors)
 
 
 def _is_of_group(output: Tensor, part: Tensor, size: int) -> bool:
     """Whether `output` has the shape of all processes' parts, one after the other."""
-    whole, one = output.fake.shape, part.fake.shape
+    whole, one = output.shape, part.shape
     return len(whole) == len(one) > 0 and whole[0] == one[0] * size and whole[1:] == one[1:]
 
 
@@ -102,17 +102,17 @@ def _sized(given: dict[str, Value], size: int) -> bool:
         case {"output_tensor": Tensor() as whole, "input_tensor": Tensor() as part}:
             return _is_of_group(whole, part, size)
         case {"output": Tensor() as part, "input_list": Sequence() as parts}:
-            return len(parts.items) == size and part.fake.dim() > 0 and _like(parts, part)
+            return len(parts.items) == size and part.rank > 0 and _like(parts, part)
         case {"tensor_list": Sequence() as parts, "tensor": Tensor() as part}:
-            return len(parts.items) == size and part.fake.dim() > 0 and _like(parts, part)
+            return len(parts.items) == size and part.rank > 0 and _like(parts, part)
         case {
             "output": Tensor() as output,
             "input": Tensor() as given_,
             "output_split_sizes": Const(),
             "input_split_sizes": Const(),
         }:
-            rows = output.fake.shape[0] if output.fake.dim() else 0
-            return rows > 0 and output.fake.shape == given_.fake.shape and rows % size == 0
+            rows = output.shape[0] if output.rank else 0
+            return rows > 0 and output.shape == given_.shape and rows % size == 0
         case {"output": Tensor() as part, "input": Tensor() as whole}:
             return "output_split_sizes" not in given and _is_of_group(whole, part, size)
         case {"tensor": Tensor()}:
@@ -121,7 +121,7 @@ def _sized(given: dict[str, Value], size: int) -> bool:
 
 
 def _like(parts: Sequence, part: Tensor) -> bool:
-    return all(isinstance(p, Tensor) and p.fake.shape == part.fake.shape for p in parts.items)
+    return all(isinstance(p, Tensor) and p.shape == part.shape for p in parts.items)
 
 
 def _writing(name: str, functional: str, defaults: Any = None) -> CollectiveHandler:
@@ -138,8 +138,8 @@ def _writing(name: str, functional: str, defaults: Any = None) -> CollectiveHand
             raise Break("unsupported-operation", f"dist.{name}(..., async_op=True), which returns a handle")
         tensors = [t for v in given.values() for t in ([v] if isinstance(v, Tensor) else _items(cx, v))]
         group = _group(cx, given)
-        same = {(t.fake.dtype, t.fake.device) for t in tensors}
-        if not _contiguous(tensors) or len(same) != 1 or any(t.fake.requires_grad for t in tensors):
+        same = {(t.dtype, t.device) for t in tensors}
+        if not _contiguous(tensors) or len(same) != 1 or any(t.requires_grad for t in tensors):
             raise Break(
                 "unsupported-operation",
                 f"dist.{name} of tensors that require grad, are not plain and contiguous, or differ in dtype or device",

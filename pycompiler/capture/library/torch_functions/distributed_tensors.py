@@ -57,7 +57,7 @@ def _call(name: str) -> Any:
         elif not is_distributed(first.cls):
             raise Break("tensor-subclass", f"DTensor.{name} of a value that is not a DTensor")
         else:
-            guard_groups(cx, first.fake._spec.mesh)  # type: ignore[attr-defined]
+            guard_groups(cx, first.spec.mesh)  # type: ignore[attr-defined]
         constants = [None if v is first else _constant(cx, v) for v in given]
         made = cx.graph.call_inner(SubclassConstructor(fn, constants, [0], tuple(kwargs)), [], [first])
         return _checked(made, name)
@@ -83,7 +83,7 @@ def _attribute_handler(name: str) -> Any:
         first = cx.realize(args[0])
         if not isinstance(first, Tensor) or not is_distributed(first.cls):
             raise Break("tensor-subclass", f"DTensor.{name} of a value that is not a DTensor")
-        guard_groups(cx, first.fake._spec.mesh)  # type: ignore[attr-defined]
+        guard_groups(cx, first.spec.mesh)  # type: ignore[attr-defined]
         return known(cx, getattr(first.fake, name))
 
     return handler

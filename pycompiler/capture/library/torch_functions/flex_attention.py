@@ -75,17 +75,17 @@ def _attend(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     lifted = tracers.lifted_of_all(score[0], mask[0])
     bodies = [tracer.close([result], lifted)[0] for tracer, result in (score, mask)]
     used = [tracers.tensors_of(tracer.used_outside()) for tracer, _ in (score, mask)]
-    if any(t.fake.requires_grad for t in used[1]):
+    if any(t.requires_grad for t in used[1]):
         raise Break("inner-graph", "flex_attention whose mask_mod uses a tensor that requires grad")
-    if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*tensors, *used[0])):
-        if len({t.fake.dtype for t in tensors}) > 1 or cx.is_none(parts[Q_INDICES]):
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *used[0])):
+        if len({t.dtype for t in tensors}) > 1 or cx.is_none(parts[Q_INDICES]):
             raise Break(
                 "inner-graph", "gradients of flex_attention with several dtypes, or with a block mask without q_indices"
             )
         if not next(iter(bodies[0].graph.nodes)).users:
             raise Break("inner-graph", "gradients of flex_attention whose score_mod does not use the score")
         by_hand = cx.frames[-1].globals.get("__name__") != MODULE
-        if by_hand and any(t.fake.requires_grad and t not in items_of(cx, score_others) for t in used[0]):
+        if by_hand and any(t.requires_grad and t not in items_of(cx, score_others) for t in used[0]):
             raise Break(
                 "inner-graph",
                 "gradients of tensors that score_mod closes over, in a direct call of flex_attention's operator",
@@ -95,13 +95,13 @@ def _attend(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def _cast(cx: Capture, tensors: list[Any]) -> list[Any]:
     """The tensors as autocast casts them."""
-    device = tensors[0].fake.device.type
+    device = tensors[0].device.type
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return tensors
     dtype = Const(torch.get_autocast_dtype(device))
     found = []
     for t in tensors:
-        casts = t.fake.is_floating_point() and t.fake.dtype != torch.float64
+        casts = t.dtype.is_floating_point and t.dtype != torch.float64
         found.append(cx.graph.call_method("to", [t, dtype], {}) if casts else t)
     return found
 
@@ -110,7 +110,7 @@ def _traced(cx: Capture, fn: Value, query: Tensor, others: list[Value], *, score
     """The tracer of a function of one pair, not yet closed, and its result."""
     fake = query.fake
     dtypes = [attention.precision(fake.dtype)] * scored + [torch.int64] * 4
-    drawn, off = cx.fake_mode.once, dict[str, Any](autocast_cpu=False, autocast_cuda=False)
+    drawn, off = cx.fake_mode.seen.once, dict[str, Any](autocast_cpu=False, autocast_cuda=False)
     with tracers.inner_tracer(cx, levels=True, copies=True, pure=True, under="vmap", **off) as tracer:
         tracer.indexes = True
         with cx.fake_mode, torch.inference_mode(False):
@@ -118,12 +118,12 @@ def _traced(cx: Capture, fn: Value, query: Tensor, others: list[Value], *, score
         for t in pair:
             t.node.meta["mapped"] = True
         result = cx.realize(cx.call(fn, [*pair, *others], {}))
-    if not isinstance(result, Tensor) or result.is_special or result.fake.dim():
+    if not isinstance(result, Tensor) or result.is_special or result.rank:
         raise Break("inner-graph", f"flex_attention whose score_mod or mask_mod returns {result.describe()}")
-    if cx.fake_mode.once > drawn:
+    if cx.fake_mode.seen.once > drawn:
         raise Break("inner-graph", "random numbers in a score_mod or mask_mod of flex_attention")
-    if not scored and result.fake.dtype != torch.bool:
-        raise Break("inner-graph", f"flex_attention whose mask_mod returns {result.fake.dtype}, not torch.bool")
+    if not scored and result.dtype != torch.bool:
+        raise Break("inner-graph", f"flex_attention whose mask_mod returns {result.dtype}, not torch.bool")
     return tracer, result
 
 

@@ -82,9 +82,9 @@ def narrow(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     given = dict(zip(names, args, strict=False)) | kwargs
     tensor, dim, start, length, layout = (cx.realize(given.get(n, Const(None))) for n in names)
     numbers = all(v.python_type() is int for v in (start, length))
-    whole = isinstance(tensor, Tensor) and type(tensor.fake) is FakeTensor and tensor.fake.dim() >= 2
+    whole = isinstance(tensor, Tensor) and type(tensor.fake) is FakeTensor and tensor.rank >= 2
     jagged_ = layout.is_const() and layout.const() is torch.jagged and dim.is_const() and dim.const() == 1
-    if numbers and whole and jagged_ and len(given) == 5 and bool(tensor.fake.shape[0] > 0):  # type: ignore[attr-defined]
+    if numbers and whole and jagged_ and len(given) == 5 and bool(tensor.shape[0] > 0):  # type: ignore[attr-defined]
         return cx.call(cx.make(narrowed), [tensor, start, length], {})
     return _narrow(cx, args, kwargs)
 
@@ -109,7 +109,7 @@ def of_rows(cx: Capture, args: Args, kwargs: Kwargs, dim: int) -> Tensor | None:
     ):
         return None
     at = kwargs.get("dim", args[dim] if dim < len(args) else Const(0))
-    return given if at.is_const() and at.const() in (0, -given.fake.dim()) else None
+    return given if at.is_const() and at.const() in (0, -given.rank) else None
 
 
 def unbind(cx: Capture, args: Args, kwargs: Kwargs) -> Value:

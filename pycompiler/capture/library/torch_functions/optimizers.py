@@ -94,7 +94,7 @@ def _apart(fused: types.FunctionType, each: Any) -> None:
     def step(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         lists = [v for v in map(cx.realize, args) if isinstance(v, List)]
         found = [v for given in lists for v in map(cx.realize, given.items) if not cx.is_none(v)]
-        wide = all(isinstance(v, Tensor) and v.fake.dtype in WIDE for v in found)
+        wide = all(isinstance(v, Tensor) and v.dtype in WIDE for v in found)
         scaled = [v for v in (*args[len(lists) :], *map(kwargs.get, ("grad_scale", "found_inf"))) if v is not None]
         sparse = "has_sparse_grad" in kwargs and cx.truth(kwargs["has_sparse_grad"])
         plain = wide and not sparse and len(args) == len(lists) and all(map(cx.is_none, map(cx.realize, scaled)))
@@ -122,7 +122,7 @@ def grouped(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         or any(len(v) not in (0, len(items[0])) for v in items)
     ):
         raise Break("builtin-call", "_group_tensors_by_device_and_dtype of values that are not lists of tensors")
-    kinds = [(v.fake.device, v.fake.dtype) for v in items[0] if isinstance(v, Tensor)]
+    kinds = [(v.device, v.dtype) for v in items[0] if isinstance(v, Tensor)]
     empty = {(device, dtype): torch.empty(0, device=device, dtype=dtype) for device, dtype in dict.fromkeys(kinds)}
     asked, found = cx.truth(args[1]), dict[Key, Value]()
     for kind, (_, places) in torch._C._group_tensors_by_device_and_dtype([[empty[k] for k in kinds]], True).items():

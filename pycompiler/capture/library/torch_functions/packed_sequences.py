@@ -52,25 +52,25 @@ def _tensor(cx: Capture, numbers: list[int]) -> Value:
 
 def _places(cx: Capture, numbers: list[int], like: Tensor) -> Value:
     """An index tensor on a tensor's device."""
-    return cx.graph.call_function(torch.tensor, [List([*map(Const, numbers)])], {"device": Const(like.fake.device)})
+    return cx.graph.call_function(torch.tensor, [List([*map(Const, numbers)])], {"device": Const(like.device)})
 
 
 @_or_eagers(torch._VF._pack_padded_sequence)
 def pack(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
     padded, lengths, first = args if len(args) == 3 else (None, None, None)
     numbers = _numbers(cx, lengths) if lengths is not None else None
-    if numbers is None or not isinstance(padded, Tensor) or padded.is_special or padded.fake.dim() < 2:
+    if numbers is None or not isinstance(padded, Tensor) or padded.is_special or padded.rank < 2:
         return None
     batch_first = cx.truth(first)  # type: ignore[arg-type]
     places = (0, 1) if batch_first else (1, 0)
-    batch, longest = (padded.fake.shape[k] for k in places)
+    batch, longest = (padded.shape[k] for k in places)
     falling = all(a >= b for a, b in zip(numbers, numbers[1:], strict=False))
     if not numbers or len(numbers) != batch or numbers[-1] <= 0 or not falling or not longest >= numbers[0]:
         return None
     steps = numbers[0]
     # sizes become numbers, even if they are symbols
     for place, count in zip(places, (len(numbers), steps), strict=True):
-        if type(padded.fake.shape[place]) is not int or padded.fake.shape[place] != count:
+        if type(padded.shape[place]) is not int or padded.shape[place] != count:
             shorter = cx.graph.call_method("narrow", [padded, Const(place), Const(0), Const(count)], {})
             assert isinstance(shorter, Tensor)
             padded = shorter
@@ -91,10 +91,10 @@ def pad(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
         return None
     steps, batch = max(total.value, len(sizes)), sizes[0]
     falling = all(a >= b for a, b in zip(sizes, sizes[1:], strict=False))
-    if 0 < total.value < len(sizes) or not falling or sum(sizes) != data.fake.shape[0]:
+    if 0 < total.value < len(sizes) or not falling or sum(sizes) != data.shape[0]:
         return None
     rows = [t * batch + b for t, n in enumerate(sizes) for b in range(n)]
-    shape = Tuple([Const(steps * batch), *(cx.make(n) for n in data.fake.shape[1:])])
+    shape = Tuple([Const(steps * batch), *(cx.make(n) for n in data.shape[1:])])
     empty = cx.graph.call_method("new_full", [data, shape, padding], {})
     flat = cx.graph.call_method("index_copy", [empty, Const(0), _places(cx, rows, data), data], {})
     made = cx.graph.call_method("unflatten", [flat, Const(0), Tuple([Const(steps), Const(batch)])], {})

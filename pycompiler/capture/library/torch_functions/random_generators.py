@@ -52,7 +52,7 @@ def _is_seed(number: Value) -> bool:
 def seed_all(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     given = [*args, *kwargs.values()]
     number = cx.realize(given[0]).settle("as the seed of a generator") if len(given) == 1 else Const(None)
-    if kwargs.keys() - {"seed"} or not _is_seed(number) or cx.fake_mode.draws or not may_draw_before_graph(cx):
+    if kwargs.keys() - {"seed"} or not _is_seed(number) or cx.fake_mode.seen.draws or not may_draw_before_graph(cx):
         raise Break("skipped-call", "torch.manual_seed")
     cx.effects.draw(Builtin(torch.random.manual_seed), [number])
     return cx.make(torch.default_generator)

@@ -35,7 +35,7 @@ def _alike(cx: Capture, number: Value, *lists: Value) -> bool:
     if one is None or not one.dtype.is_floating_point or not all(isinstance(v, (List, Tuple)) for v in lists):
         return False
     tensors = [cx.realize(item) for v in lists for item in v.iterate(cx)]
-    return all(isinstance(t, Tensor) and (t.fake.dtype, t.fake.device) == (one.dtype, one.device) for t in tensors)
+    return all(isinstance(t, Tensor) and (t.dtype, t.device) == (one.dtype, one.device) for t in tensors)
 
 
 @builtin(torch._foreach_pow)
@@ -67,7 +67,7 @@ def _weights(cx: Capture, args: Args) -> list[Value] | None:
     starts, ends, weights = ([cx.realize(item) for item in v.iterate(cx)] for v in args)
     if not weights or not all(map(cx.items.is_number, weights)) or not _are_wide(cx, starts, ends):
         return None
-    dtype = next(t.fake.dtype for t in starts if isinstance(t, Tensor))
+    dtype = next(t.dtype for t in starts if isinstance(t, Tensor))
     return [cx.graph.call_method("to", [w, Const(dtype)], {}) for w in weights]
 
 
@@ -95,8 +95,8 @@ def _numbers(cx: Capture, given: Value) -> list[Value] | None:
     """One tensor per number: from a list of them, or from one tensor that has all."""
     if isinstance(given, (List, Tuple)):
         found = [cx.realize(item) for item in given.iterate(cx)]
-    elif isinstance(given, Tensor) and given.fake.dim() == 1 and not given.fake.requires_grad:
-        count = given.fake.shape[0]
+    elif isinstance(given, Tensor) and given.rank == 1 and not given.requires_grad:
+        count = given.shape[0]
         found = [cx.graph.call_method("select", [given, Const(0), Const(i)], {}) for i in range(count)]
     else:
         return None
@@ -107,7 +107,7 @@ def _numbers(cx: Capture, given: Value) -> list[Value] | None:
 def _are_wide(cx: Capture, *lists: list[Value]) -> bool:
     """Whether all are tensors of one dtype that kernels compute in; a number is rounded to this dtype."""
     tensors = [cx.realize(item) for items in lists for item in items]
-    dtypes = {t.fake.dtype if isinstance(t, Tensor) else None for t in tensors}
+    dtypes = {t.dtype if isinstance(t, Tensor) else None for t in tensors}
     return len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64}
 
 
@@ -140,8 +140,8 @@ def _method(
                 f"Tensor.{name}() with a number read from a tensor, for dtypes that are not captured",
             )
         wide = [cx.graph.call_method("to", [t, Const(torch.float32)], {}) for t in args[:2]]
-        if rounds and args[0].fake.device.type == "cpu":
-            number = cx.graph.call_method("to", [number, Const(args[0].fake.dtype)], {})
+        if rounds and args[0].device.type == "cpu":
+            number = cx.graph.call_method("to", [number, Const(args[0].dtype)], {})
         number = cx.graph.call_method("to", [number, Const(torch.float32)], {})
         made = how(cx, wide[0], wide[1], number)  # type: ignore[arg-type]
         return cx.graph.call_method("copy_", [args[0], made], {})
@@ -154,13 +154,13 @@ def _computes_wide(cx: Capture, args: Args) -> bool:
     start, other = (cx.realize(v) for v in args[:2])
     if not isinstance(start, Tensor) or not isinstance(other, Tensor) or not _are_wide(cx, [start]):
         return False
-    dtype, given = start.fake.dtype, other.fake.dtype
+    dtype, given = start.dtype, other.dtype
     return given.is_floating_point and torch.promote_types(dtype, given) == dtype
 
 
 def _are_small(cx: Capture, args: Args) -> bool:
     """Whether both tensors have a dtype that kernels compute in single precision."""
-    dtypes = [t.fake.dtype if isinstance(t, Tensor) else None for t in map(cx.realize, args[:2])]
+    dtypes = [t.dtype if isinstance(t, Tensor) else None for t in map(cx.realize, args[:2])]
     return dtypes[0] == dtypes[1] and dtypes[0] in (torch.bfloat16, torch.float16)
 
 
@@ -171,7 +171,7 @@ def _weight(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
 def _alpha(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
     """The `alpha` of `add_`. A number in a tensor of the program is taken as a Python number."""
     alpha = kwargs.get("alpha") if len(args) == 2 and len(kwargs) == 1 else None
-    if isinstance(alpha, Tensor) and alpha.fake.dtype is torch.bool:  # eager refuses it
+    if isinstance(alpha, Tensor) and alpha.dtype is torch.bool:  # eager refuses it
         return None
     if not isinstance(alpha, Tensor) or cx.items.is_number(alpha) or _number(alpha) is None:
         return alpha
@@ -179,12 +179,12 @@ def _alpha(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
 
 
 def _lerped(cx: Capture, start: Tensor, end: Value, number: Value) -> Value:
-    weight = cx.graph.call_method("to", [number, Const(start.fake.dtype)], {})
+    weight = cx.graph.call_method("to", [number, Const(start.dtype)], {})
     return cx.graph.call_method("lerp_", [start, end, weight], {})
 
 
 def _added(cx: Capture, start: Tensor, other: Value, number: Value) -> Value:
-    wide = cx.graph.call_method("to", [other, Const(start.fake.dtype)], {})
+    wide = cx.graph.call_method("to", [other, Const(start.dtype)], {})
     return cx.graph.call_method("add_", [start, cx.graph.call_function(torch.mul, [wide, number], {})], {})
 
 
@@ -273,5 +273,5 @@ def full_like(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         or not _are_wide(cx, args[:1])
     ):
         return cx.graph.call_function(torch.full_like, args, kwargs)
-    _expect_held(cx, args[1], args[0].fake.dtype)  # type: ignore[attr-defined]
+    _expect_held(cx, args[1], args[0].dtype)  # type: ignore[attr-defined]
     return cx.graph.call_method("fill_", [cx.graph.call_function(torch.empty_like, args[:1], {}), args[1]], {})

@@ -60,7 +60,7 @@ def number(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @late_handler(MODULE, "has_free_unbacked_symbols")
 def has_free_unbacked_symbols(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     (value,) = arguments(cx, "x", args, kwargs)
-    sizes = value.fake.shape if isinstance(value, Tensor) else [v.sym for v in _numbers(cx, value)]
+    sizes = value.shape if isinstance(value, Tensor) else [v.sym for v in _numbers(cx, value)]
     return Const(any(is_symbolic(n) and is_unbacked(n) for n in sizes))
 
 

@@ -32,9 +32,7 @@ def _plain(cx: Capture, args: Args, kwargs: Kwargs, what: str) -> Tensor:
     tensor = args[0]
     if len(args) != 1 or kwargs or not isinstance(tensor, Tensor):
         raise Break("unsupported-operation", f"Tensor.{what} with arguments")
-    plain = (
-        tensor.fake.layout is torch.strided and not tensor.wrapper and tensor.cls in (torch.Tensor, torch.nn.Parameter)
-    )
+    plain = tensor.layout is torch.strided and not tensor.wrapper and tensor.cls in (torch.Tensor, torch.nn.Parameter)
     if (
         not plain
         or cx.graph.levels
@@ -48,8 +46,8 @@ def _plain(cx: Capture, args: Args, kwargs: Kwargs, what: str) -> Tensor:
 
 def _given(cx: Capture, tensor: Tensor) -> Tensor | None:
     """The existing tensor that owns this memory, or None. Breaks if several inputs share it."""
-    place = tensor.fake.untyped_storage()._cdata
-    found = [t for t in cx.graph.inputs if t.fake.layout is torch.strided and t.fake.untyped_storage()._cdata == place]
+    place = tensor.memory
+    found = [t for t in cx.graph.inputs if t.layout is torch.strided and t.memory == place]
     if len(found) > 1 or any(t.source is None or t.real is None for t in found):
         raise Break("unsupported-operation", "a query of the storage that several tensors share")
     return found[0] if found else None
@@ -70,10 +68,10 @@ def untyped_storage(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def storage_offset(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     tensor = _plain(cx, args, kwargs, "storage_offset()")
-    given, at = _given(cx, tensor), tensor.fake.storage_offset()
+    given, at = _given(cx, tensor), tensor.offset
     if given is None:
         return cx.make(at)
-    return cx.make(_asked(cx, given, offset_of) + (at - given.fake.storage_offset()))
+    return cx.make(_asked(cx, given, offset_of) + (at - given.offset))
 
 
 METHODS["untyped_storage"] = untyped_storage

@@ -70,9 +70,9 @@ def of_tensors(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value | None
     known = [n for n in numbers if n is not None]
     if len(known) < len(numbers) or not 0 < len(known) <= MOST or cx.functions.concerns([*known], {}):
         return None
-    if any(n.fake.dim() or n.fake.requires_grad or n.fake.device.type != "cpu" for n in known):
+    if any(n.rank or n.requires_grad or n.device.type != "cpu" for n in known):
         return None
-    dtypes = [n.fake.dtype for n in known]
+    dtypes = [n.dtype for n in known]
     dtype = functools.reduce(torch.promote_types, dtypes) if wanted is None else wanted
     if not all(_keeps(d, dtype) for d in dtypes):
         return None
@@ -116,7 +116,7 @@ def _stack(cx: Capture, data: Value, dtype: torch.dtype) -> Value | None:
         return cx.graph.call_method("to", [tensor, Const(dtype)], {})
     parts = [_stack(cx, item, dtype) for item in data.items]
     known = [part for part in parts if isinstance(part, Tensor)]
-    if data.cls not in (list, tuple) or len(known) < len(parts) or len({p.fake.shape for p in known}) != 1:
+    if data.cls not in (list, tuple) or len(known) < len(parts) or len({p.shape for p in known}) != 1:
         return None
     return cx.graph.call_function(torch.stack, [List([*known])], {})
 

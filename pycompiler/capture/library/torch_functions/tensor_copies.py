@@ -19,7 +19,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers.dicts import Dict
 from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.tensor import METHODS, Tensor
-from pycompiler.operators.kernel_type_checks import deep_copied, memory_of
+from pycompiler.operators.kernel_type_checks import deep_copied
 
 NO_LEAF = (
     "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
@@ -60,16 +60,16 @@ def deepcopy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not _is_bare(cx, tensor):
         raise _refuse("__deepcopy__", tensor)
     copied = cx.graph.copied.setdefault(id(memo), (memo, []))[1]
-    given = {memory_of(t.fake) for t in cx.graph.inputs if t.fake.layout is torch.strided}
+    given = {t.memory for t in cx.graph.inputs if t.layout is torch.strided}
     for other in copied:  # existing tensors, or views of them, may share memory in the next call
-        if memory_of(other.fake) == memory_of(tensor.fake) or given >= {memory_of(other.fake), memory_of(tensor.fake)}:
+        if other.memory == tensor.memory or given >= {other.memory, tensor.memory}:
             raise Break("unsupported-operation", "Tensor.__deepcopy__() of several tensors that may share memory")
-    trains = tensor.fake.requires_grad
+    trains = tensor.requires_grad
     data = cx.graph.call_method("detach", [tensor], {}) if trains else tensor
     assert isinstance(data, Tensor)
     made = cx.graph.call_function(deep_copied, [data], {})
     assert isinstance(made, Tensor)
-    if made.fake.stride() != tensor.fake.stride():  # eager's copy has the same gaps, or several elements in one place
+    if made.strides != tensor.strides:  # eager's copy has the same gaps, or several elements in one place
         raise _refuse("__deepcopy__", tensor)
     copied.append(tensor)
     return parameters.make(cx, made, torch.Tensor) if trains else made
@@ -80,7 +80,7 @@ def reduce_ex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     tensor = args[0]
     if cx.frames[-1].code is not copy.copy.__code__ or not isinstance(tensor, Tensor) or not _is_bare(cx, tensor):
         raise _refuse("__reduce_ex__", tensor)
-    if tensor.fake.requires_grad:
+    if tensor.requires_grad:
         raise _refuse("__reduce_ex__", tensor)
     return Tuple([cx.make(same_data), Tuple([tensor])])
 

@@ -42,7 +42,7 @@ def set_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     given = others[0] if len(others) == 1 and not kwargs else None
     if not isinstance(tensor, Tensor) or not isinstance(given, Tensor) or not _may_have(cx, tensor, given):
         raise Break("unsupported-operation", "Tensor.set_()")
-    if tensor.fake.requires_grad or given.fake.requires_grad:
+    if tensor.requires_grad or given.requires_grad:
         raise Break("unsupported-operation", "Tensor.set_() of a tensor that requires grad")
     if not tensor.exists and _is_saved(tensor):
         raise Break("unsupported-operation", "Tensor.set_() of a tensor that a backward may need")
@@ -68,14 +68,14 @@ def _swap_data(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., A
     with cx.fake_mode, torch.no_grad():
         take(tensor.fake, given.fake, 0)
     writes = cx.graph.replaced.setdefault(tensor, AliasWrites(tensor.fake, tensor.exists, cx.step()))
-    count = Const(0 if tensor.exists else tensor.fake._version)
+    count = Const(0 if tensor.exists else tensor.version)
     writes.take(alias.node, count)
     if tensor.exists:
         cx.effects.defer(Builtin(take), [tensor, data, count])
     elif count.value:
         cx.effects.defer(Builtin(runtime_helpers.count), [tensor, count])
     alias.node.meta["example_value"] = tensor.fake
-    tensor.node, tensor.parted = alias.node, tensor.fake.requires_grad
+    tensor.node, tensor.parted = alias.node, tensor.requires_grad
 
 
 def check(cx: Capture, outputs: list[Tensor]) -> None:

@@ -328,7 +328,7 @@ def is_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def from_numpy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or kwargs or not isinstance(args[0], Array) or args[0].fixed or args[0].scalar:
         raise Break("unsupported-operation", "torch.from_numpy")
-    if args[0].tensor.fake.device.type != "cpu":  # new arrays are created on the default device
+    if args[0].tensor.device.type != "cpu":  # new arrays are created on the default device
         raise Break("unsupported-operation", "torch.from_numpy with a default device")
     return array.to_tensor(cx, args[0])
 
@@ -511,7 +511,7 @@ _check("_check_with", 1)
 @builtin(torch._check_tensor_all_with)
 def check_tensor_all_with(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     condition = args[1] if len(args) > 1 else kwargs.get("cond")
-    if isinstance(condition, Tensor) and condition.fake.dtype is torch.bool:
+    if isinstance(condition, Tensor) and condition.dtype is torch.bool:
         holds = cx.graph.call_function(torch._is_all_true, [condition], {})
         if isinstance(holds, Tensor) and cx.graph.expect(holds, True):
             return Const(None)
