@@ -247,6 +247,14 @@ KNOBS: tuple[Knob, ...] = (
         kept=(True,),
     ),
     Knob(
+        "layout_optimization",
+        (_B,),
+        True,
+        "on a GPU, convolutions in half precision or TF32 and the operators between them keep images channels last; "
+        "results and gradients have eager's strides",
+        env=("TORCHINDUCTOR_LAYOUT_OPTIMIZATION",),
+    ),
+    Knob(
         "engine_products",
         (_B,),
         True,
@@ -493,6 +501,7 @@ guard_nn_modules: bool
 activation_memory_budget: float
 partition: str
 fallback_random: bool
+layout_optimization: bool
 engine_products: bool
 pack_weights: bool
 freezing: bool

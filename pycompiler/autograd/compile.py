@@ -52,6 +52,7 @@ def compile_joint(
     store_in_graph: bool = True,
     ahead: bool = False,
     name: str = "graph",
+    layout: Callable[[Joint], None] | None = None,
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm`; see the module docstring.
 
@@ -60,6 +61,7 @@ def compile_joint(
     `store_in_graph`: new values of inputs that autograd need not see are written by ``aten.copy_`` nodes at the end of
     the forward graph, not by a wrapper around it, so that a compiler can fuse the write.
     `ahead`: the backward for gradients of all outputs is compiled now, not at its first call.
+    `layout`: a pass over the joint graph that chooses strides for intermediate results (`channels_last.py`).
     Raises `AutogradUnsupported` for graphs that must run eagerly; an error of eager itself propagates unchanged.
     """
     for node in gm.graph.nodes:
@@ -91,6 +93,8 @@ def compile_joint(
     _refuse_saved_inference(gm, fakes, mode)
     with phase("joint"):
         joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls, cut=True)
+        if layout is not None:
+            layout(joint)
     artefact("joint", joint.graph)
     if _log_joint.enabled:
         _log_joint(f"{name}\n{joint.graph}")

@@ -180,6 +180,9 @@ def joint(
                 partition=partition,
                 activation_memory_budget=config.activation_memory_budget,
                 ahead=background.inside(),
+                layout=autograd.lay_channels_last
+                if config.layout_optimization and compiler is not run_uncompiled
+                else None,
             )
     except autograd.AutogradUnsupported as e:
         return left_eager(gm, str(e), e.user)

@@ -58,6 +58,11 @@ def _size(e: Expr) -> Size:
     return e.as_int() if e.is_const else e
 
 
+def _is_channels_last(b: Buffer) -> bool:
+    """Whether an operator's result is an image whose layout is a choice of the operator's kernel."""
+    return len(b.shape) == 4 and b.stride[1] == 1 and b.stride[3] != 1
+
+
 def _sizes(exprs: tuple[Expr, ...]) -> tuple[Size, ...]:
     return tuple(map(_size, exprs))
 
@@ -229,7 +234,8 @@ class _PlanBuilder:
             self.steps.append(CountVersions(tuple(counted)))
         self.steps.append(Aten(node.op, self.packed(node, args, temporary), kwargs, tuple(out)))
         for b in node.out:
-            if b is not None and (b.name in self.by_address or b.name in self.doubtful & self.returned):
+            if b is not None and (b.name in self.by_address or b.name in self.doubtful & self.returned
+                                  or (b.name in self.returned and _is_channels_last(b))):  # fmt: skip
                 self.steps.append(Expect(self.slot_of[b.name], _sizes(b.shape), _sizes(b.stride), b.dtype, b.device))
         return temporary
 

@@ -485,17 +485,18 @@ aten = torch.ops.aten
 
 
 def graph_of(op: Any, *values: Any, result: Any, **kwargs: Any) -> fx.GraphModule:
-    """One call; tensors among the values are inputs."""
+    """One call; tensors and generators among the values are inputs."""
     graph = fx.Graph()
-    args = []
-    for k, value in enumerate(values):
-        if isinstance(value, torch.Tensor):
-            node = graph.placeholder(f"in{k}")
-            node.meta["val"] = value
-            args.append(node)
-        else:
-            args.append(value)
-    made = graph.call_function(op, tuple(args), kwargs)
+
+    def argument(name: str, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor | torch.Generator):
+            return value
+        node = graph.placeholder(name)
+        node.meta["val"] = value
+        return node
+
+    args = tuple(argument(f"in{k}", value) for k, value in enumerate(values))
+    made = graph.call_function(op, args, {name: argument(name, value) for name, value in kwargs.items()})
     made.meta["val"] = result
     graph.output((made,))
     return fx.GraphModule({}, graph)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from pycompiler.codegen.triton.partial_results import followed, followers, joined
 from pycompiler.codegen.triton.nest import NestWriter
+from pycompiler.codegen.triton.partial_results import followed, followers, joined
 from pycompiler.codegen.triton.tiles import tiles_of
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Nest, Schedule, Unsupported, loads
 from pycompiler.ir.loops import Buffer
