@@ -16,8 +16,8 @@ its operands and its result.
 Rules:
 
 - Strides that the program sees stay eager's: outputs, gradients and new values of inputs.
-- A node changes its layout only if its operator is in the tables below: its result has the same elements for every
-  layout of its operands.  All other nodes read operands with the strides of the trace.  Examples: views that need the
+- A node changes its layout only if its operator is pointwise or has the fact `any_layout`: its result has the same
+  elements for every layout of its operands.  All other nodes read operands with the strides of the trace.  Examples: views that need the
   memory order (a `view` that would fail, `as_strided`), random operators, operators of other libraries.
 - Conversions are `clone` nodes, so ATen can run the graph as it is.  `meta["val"]` of each node has the strides that
   ATen's operator returns for its operands.  Lowering turns conversions into loops, which fuse with their neighbours.
@@ -39,7 +39,7 @@ from torch._ops import OpOverload
 from pycompiler.autograd.joint import Joint, drop_dead
 from pycompiler.autograd.recorder import same_places
 from pycompiler.autograd.views import is_view_op, view_root
-from pycompiler.operators.operator_effects import TORCHS, draws
+from pycompiler.operators.operator_facts import TORCHS, facts_of
 from pycompiler.operators.symbolic_shape_rules import channels_last, is_one, packed, same
 from pycompiler.symbolic.symbols import Specialise
 
@@ -50,33 +50,6 @@ CONVOLUTIONS: Mapping[Any, int] = {aten.convolution.default: 1, aten.convolution
 
 _HALF = (torch.bfloat16, torch.float16)
 AMPERE = (8, 0)  # the first compute capability with TF32
-
-# Views that are computed again for another layout; a `view` may then fail.
-_VIEWS = frozenset(
-    (
-        *(aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.expand.default, aten.slice.Tensor),
-        *(aten.select.int, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default),
-        *(aten.transpose.int, aten.detach.default, aten.alias.default, aten.split.Tensor, aten.unbind.int),
-        *(aten.split_with_sizes.default, operator.getitem),
-    )
-)
-_FOLDS = frozenset(
-    (
-        *(aten.sum.dim_IntList, aten.mean.dim, aten.var_mean.correction, aten.var.correction),
-        *(aten.amax.default, aten.amin.default),
-    )
-)
-# Operators that return images for images.  Images of one call get one layout.
-_ON_IMAGES = frozenset(
-    (
-        *(aten._to_copy.default, aten.cat.default, aten.constant_pad_nd.default),
-        *(aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default),
-        *(aten.avg_pool2d.default, aten.avg_pool2d_backward.default),
-        *(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d_backward.default),
-        *(aten.upsample_nearest2d.default, aten.upsample_nearest2d_backward.default),
-        *(aten.upsample_bilinear2d.default, aten.upsample_bilinear2d_backward.default),
-    )
-)
 
 Rule = Callable[[fx.Node], bool]
 
@@ -294,11 +267,11 @@ def _meta(a: fx.Node, place: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _takes_any_layout(target: Any) -> bool:
-    if target in _VIEWS or target in _FOLDS or target in _ON_IMAGES:
+    if target is operator.getitem or facts_of(target).any_layout:
         return True
     if not isinstance(target, OpOverload) or target.namespace not in TORCHS or target._schema.is_mutable:
         return False
-    return torch.Tag.pointwise in target.tags and not draws(target)
+    return torch.Tag.pointwise in target.tags and not facts_of(target).draws
 
 
 def _is_view(node: fx.Node) -> bool:

@@ -52,6 +52,18 @@ row("view.default _unsafe_view.default", view="reshape")
 row("split.Tensor split_with_sizes.default", view="split")
 row("view_as_real.default view_as_complex.default _conj.default _neg_view.default unfold.default", view="bits")
 row("as_strided view _unsafe_view", waits="never")
+row(
+    "view.default _unsafe_view.default permute.default expand.default slice.Tensor select.int squeeze.dim squeeze.dims "
+    "squeeze.default unsqueeze.default transpose.int detach.default alias.default split.Tensor unbind.int "
+    "split_with_sizes.default "
+    "sum.dim_IntList mean.dim var_mean.correction var.correction amax.default amin.default "
+    "_to_copy.default cat.default constant_pad_nd.default "
+    "max_pool2d_with_indices.default max_pool2d_with_indices_backward.default avg_pool2d.default "
+    "avg_pool2d_backward.default _adaptive_avg_pool2d.default _adaptive_avg_pool2d_backward.default "
+    "upsample_nearest2d.default upsample_nearest2d_backward.default upsample_bilinear2d.default "
+    "upsample_bilinear2d_backward.default",
+    any_layout=True,
+)
 
 # factories and copies ---------------------------------------------------------------------------------------------
 row("zeros.default ones.default empty.memory_format", factory=static.made_empty)
