@@ -17,8 +17,8 @@ Rules:
 
 - Strides that the program sees stay eager's: outputs, gradients and new values of inputs.
 - A node changes its layout only if its operator is pointwise or has the fact `any_layout`: its result has the same
-  elements for every layout of its operands.  All other nodes read operands with the strides of the trace.  Examples: views that need the
-  memory order (a `view` that would fail, `as_strided`), random operators, operators of other libraries.
+  elements for every layout of its operands.  All other nodes read operands with the strides of the trace.  Examples:
+  views that need the memory order (a `view` that would fail, `as_strided`), random operators, other libraries' operators.
 - Conversions are `clone` nodes, so ATen can run the graph as it is.  `meta["val"]` of each node has the strides that
   ATen's operator returns for its operands.  Lowering turns conversions into loops, which fuse with their neighbours.
 - Nodes of gradients read an output as the caller has it, not its copy that is channels last.  Reason: the caller may
@@ -184,9 +184,9 @@ class _Pass:
         """Whether the node computes the same elements from operands that are channels last."""
         if not self.changed(node):
             return True
-        if not _takes_any_layout(node.target):
+        if not _any_layout(node.target):
             return False
-        if node.target not in _VIEWS and node.target not in _FOLDS:
+        if _any_layout(node.target) not in ("view", "fold"):
             shapes = [a.meta["val"].shape for a in self.changed(node) if _is_last(a.meta["val"])]
             for a in node.all_input_nodes:
                 value: Any = a.meta.get("val")
@@ -205,7 +205,7 @@ class _Pass:
             return False
         if _same_strides(old, new):
             return True
-        if node.target not in _VIEWS and not all(map(_is_restorable, _tensors(old))):
+        if _any_layout(node.target) != "view" and not all(map(_is_restorable, _tensors(old))):
             return False
         self.traced[node], node.meta["val"] = old, new
         return True
@@ -266,12 +266,14 @@ def _meta(a: fx.Node, place: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _takes_any_layout(target: Any) -> bool:
-    if target is operator.getitem or facts_of(target).any_layout:
-        return True
+def _any_layout(target: Any) -> str:
+    """The fact `any_layout` of an operator; "point" for pointwise ones, "" if the layout of the operands matters."""
+    if target is operator.getitem:
+        return "view"
     if not isinstance(target, OpOverload) or target.namespace not in TORCHS or target._schema.is_mutable:
-        return False
-    return torch.Tag.pointwise in target.tags and not facts_of(target).draws
+        return ""
+    facts = facts_of(target)
+    return facts.any_layout or ("point" if torch.Tag.pointwise in target.tags and not facts.draws else "")
 
 
 def _is_view(node: fx.Node) -> bool:

@@ -47,7 +47,7 @@ class Facts:
     corrected: Literal["", "packed", "copy", "norm", "dtype"] = ""  # an answer of torch's shape function that is wrong
     probe: Literal["", "meta", "never"] = ""  # the kernel cannot be run for the layouts of its results
     unwritten: bool = False  # the memory of the result has no values
-    any_layout: bool = False  # the result has the same elements whatever the layout of the operands
+    any_layout: Literal["", "view", "fold", "images"] = ""  # the same elements for every layout of the operands
     # Arguments.
     accepts: Callable[..., bool] | None = None  # checks that torch's shape function lacks
     composite_check: bool = False  # torch's Python rule lacks the check, too

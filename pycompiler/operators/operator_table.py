@@ -55,14 +55,20 @@ row("as_strided view _unsafe_view", waits="never")
 row(
     "view.default _unsafe_view.default permute.default expand.default slice.Tensor select.int squeeze.dim squeeze.dims "
     "squeeze.default unsqueeze.default transpose.int detach.default alias.default split.Tensor unbind.int "
-    "split_with_sizes.default "
-    "sum.dim_IntList mean.dim var_mean.correction var.correction amax.default amin.default "
+    "split_with_sizes.default",
+    any_layout="view",
+)
+row(
+    "sum.dim_IntList mean.dim var_mean.correction var.correction amax.default amin.default",
+    any_layout="fold",
+)
+row(
     "_to_copy.default cat.default constant_pad_nd.default "
     "max_pool2d_with_indices.default max_pool2d_with_indices_backward.default avg_pool2d.default "
     "avg_pool2d_backward.default _adaptive_avg_pool2d.default _adaptive_avg_pool2d_backward.default "
     "upsample_nearest2d.default upsample_nearest2d_backward.default upsample_bilinear2d.default "
     "upsample_bilinear2d_backward.default",
-    any_layout=True,
+    any_layout="images",
 )
 
 # factories and copies ---------------------------------------------------------------------------------------------
