@@ -260,6 +260,14 @@ KNOBS: tuple[Knob, ...] = (
         "up to 16 for each convolution",
     ),
     Knob(
+        "shape_padding",
+        (_B,),
+        True,
+        "on a GPU, pad large products of matrices whose rows do not begin at multiples of 16 bytes; False: ATen gets them as "
+        "they are",
+        env=("TORCHINDUCTOR_SHAPE_PADDING",),
+    ),
+    Knob(
         "freezing",
         (_B,),
         False,
@@ -494,6 +502,7 @@ partition: str
 fallback_random: bool
 engine_products: bool
 pack_weights: bool
+shape_padding: bool
 freezing: bool
 emulate_precision_casts: bool
 fast_math: bool

@@ -3,6 +3,7 @@
 In: mm, bmm, addmm.  Out, the first that fits:
 
 - with at most SMALL multiply-adds, a folding Loop: cheaper than a call, and fused with its neighbours;
+- on a GPU, with unaligned rows, ATen's operator on padded operands (`matmul_padding.py`);
 - of an inference graph on the CPU, in float32, with a right matrix whose columns are contiguous (the transposed weight of
   a linear layer): the engine's kernel (`ir.plan.Product`);
 - ATen's operator.
@@ -13,7 +14,6 @@ bias to every row of the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,15 +24,16 @@ from pycompiler.ir.loops import Extern, Ref
 from pycompiler.lowering.body import compute_dtype
 from pycompiler.lowering.elementwise import broadcast_load, lazy
 from pycompiler.lowering.graph import Lowering
+from pycompiler.lowering.matmul_padding import padded_product
+from pycompiler.lowering.readers import is_loop, readers
 from pycompiler.lowering.reductions import finished
-from pycompiler.lowering.registry import LOWERINGS, lowering
+from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, product, unsqueeze
 from pycompiler.symbolic.expr import ONE, Expr
 from pycompiler.symbolic.hints import likely
 
 aten = torch.ops.aten
 SMALL = 4096
-_PRODUCTS = (aten.mm, aten.bmm, aten.addmm)
 
 
 def total(low: Lowering, x: Value, y: Value) -> Any:
@@ -47,9 +48,11 @@ def total(low: Lowering, x: Value, y: Value) -> Any:
     return result
 
 
-@lowering(aten.mm, aten.bmm)
+@lowering(aten.mm.default, aten.bmm.default)
 def mm(low: Lowering, x: Value, y: Value) -> Any:
     sums = total(low, x, y)
+    if sums is NotImplemented and (aligned := padded_product(low, x, y)) is not None:
+        return aligned
     if sums is NotImplemented and low.op is aten.mm.default:
         return by_engine(low, x, y)
     if sums is NotImplemented or sums.dtype == low.fake.dtype:
@@ -57,12 +60,14 @@ def mm(low: Lowering, x: Value, y: Value) -> Any:
     return finished(low, sums, low.fake, lambda v: v)
 
 
-@lowering(aten.addmm)
+@lowering(aten.addmm.default)
 def addmm(low: Lowering, bias: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1) -> Any:
     if alpha == 0 or beta == 0:
         return NotImplemented  # ATen omits the term, including its NaN and infinities
     sums = total(low, x, y)
     if sums is NotImplemented:
+        if (aligned := padded_product(low, x, y, bias, beta=beta, alpha=alpha)) is not None:
+            return aligned
         if alpha != 1 or beta != 1:
             return sums
         sums = by_engine(low, x, y)
@@ -132,18 +137,4 @@ def loop_adds_bias(low: Lowering, bias: Value) -> bool:
     """Whether a loop reads the sum and can add the bias without loss: a product in half precision would be rounded once
     more."""
     exact = low.fake.dtype in (torch.float32, torch.float64)
-    return exact and low.fake.device.type == "cpu" and bias.rank == 1 and any(map(_is_loop, readers(low.node)))
-
-
-def readers(node: fx.Node) -> Iterator[fx.Node]:
-    """The nodes that read its elements, through views."""
-    for user in node.users:
-        schema = getattr(user.target, "_schema", None)
-        if schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
-            yield from readers(user)
-        else:
-            yield user
-
-
-def _is_loop(node: fx.Node) -> bool:
-    return node.target in LOWERINGS and getattr(node.target, "overloadpacket", None) not in _PRODUCTS
+    return exact and low.fake.device.type == "cpu" and bias.rank == 1 and any(map(is_loop, readers(low.node)))
