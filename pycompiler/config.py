@@ -313,6 +313,14 @@ KNOBS: tuple[Knob, ...] = (
     ),
     Knob("cxx_flags", (_S,), "", "additional flags for the C++ compiler"),
     Knob(
+        "compile_threads",
+        (_I,),
+        0,
+        "limit of processes that compile kernels of GPUs; 0: as many as CPUs, at most 32; 1: this process compiles them",
+        env=("TORCHINDUCTOR_COMPILE_THREADS",),
+        low=0,
+    ),
+    Knob(
         "triton.cudagraphs",
         (_B,),
         False,
@@ -509,6 +517,7 @@ fast_math: bool
 deterministic: bool
 threads: int
 max_fusion_size: int
+compile_threads: int
 cxx: str | None
 cxx_timeout: float
 cxx_flags: str

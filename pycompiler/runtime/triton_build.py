@@ -15,20 +15,24 @@ GPU.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pycompiler.ir import compile_names
 from pycompiler.ir.plan import Binary, Launch, Plan
 from pycompiler.runtime import disk_cache, triton_compile
-from pycompiler.runtime.triton_compile import OPTIONS, Job, load, unpacked_sums
+from pycompiler.runtime.triton_compile import OPTIONS, Job, LaunchData, load, triton_version, unpacked_sums
+from pycompiler.runtime.triton_workers import WORKERS, Batch
 from pycompiler.torch_compat import interrupts
+
+POLL_S = 0.1  # a background compile looks this often whether the process ends
 
 __all__ = ["OPTIONS", "binary_of", "build", "compiled", "load", "start", "unaligned", "unpacked_sums"]
 
@@ -37,19 +41,6 @@ def capability_of(device: torch.device) -> int:
     """The compute capability of a GPU: 90 for an H100."""
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
-
-
-@functools.cache
-def triton_version() -> str:
-    """The version of Triton, without an import if its package metadata is available."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        import triton
-
-        return str(triton.__version__)
 
 
 def build(plan: Plan, capability: Callable[[torch.device], int] = capability_of) -> None:
@@ -90,27 +81,70 @@ def operators_in(text: str) -> str:
 
 
 def binaries_of(jobs: Mapping[str, Job]) -> dict[str, Binary]:
-    """The binaries of jobs, by the jobs' keys."""
+    """The binaries of jobs, by the jobs' keys.  Jobs that the cache does not have are compiled, side by side if they are many."""
+    root = disk_cache.open_root()
+    entries = {key: entry for key in jobs if (entry := disk_cache.find(root, key)) is not None}
+    missing = {key: job for key, job in jobs.items() if key not in entries}
+    count = 0 if not missing or triton_compile.is_customised() else WORKERS.useful(len(missing))
+    if count:
+        entries |= _side_by_side(missing, count)
+    else:
+        for key, job in missing.items():
+            interrupts.check()
+            entries[key] = _entry(key, job, made_here)
     found = {}
-    for key, job in jobs.items():
-        interrupts.check()
-        (found[key],) = unpacked(_entry(key, job).read_bytes()).values()
+    for key in jobs:
+        (found[key],) = unpacked((entries[key] / disk_cache.LIBRARY).read_bytes()).values()
     return found
 
 
-def _entry(key: str, job: Job) -> Path:
-    """The file with a kernel's binary in the cache."""
+def made_here(job: Job) -> LaunchData:
+    """A job, compiled in this process."""
+    return triton_compile.launch_data(triton_compile.compiled(job))
+
+
+def _side_by_side(jobs: Mapping[str, Job], count: int) -> dict[str, Path]:
+    """The entries of jobs that `count` workers compile."""
+    batch, title, version = Batch(), compile_names.current(), triton_version()
+
+    def made(job: Job) -> LaunchData:
+        return WORKERS.compile(job, batch, version) or made_here(job)
+
+    def entry(key: str, job: Job) -> Path:
+        interrupts.stop_with(lambda: batch.is_cancelled)
+        interrupts.check()
+        with compile_names.named_compile(title):
+            return _entry(key, job, made)
+
+    threads = ThreadPoolExecutor(count, "pycompiler triton")
+    try:
+        futures = {key: threads.submit(entry, key, job) for key, job in jobs.items()}
+        left = set(futures.values())
+        while left:
+            done, left = wait(left, POLL_S, FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            interrupts.check()
+    except BaseException:
+        WORKERS.cancel(batch)
+        raise
+    finally:
+        threads.shutdown(cancel_futures=True)
+    return {key: future.result() for key, future in futures.items()}
+
+
+def _entry(key: str, job: Job, make: Callable[[Job], LaunchData]) -> Path:
+    """The folder of a kernel in the cache, made if it is missing."""
 
     def fill(folder: Path) -> None:
-        made = Binary(*triton_compile.launch_data(triton_compile.compiled(job)))
+        made = Binary(*make(job))
         (folder / disk_cache.LIBRARY).write_bytes(packed({made.entry: made}))
         (folder / disk_cache.SOURCE).write_text(job.text)
 
     try:
-        entry, _ = disk_cache.fetch(disk_cache.open_root(), key, fill)
+        return disk_cache.fetch(disk_cache.open_root(), key, fill)[0]
     except OSError as error:
-        entry, _ = disk_cache.fetch(disk_cache.fall_back(error), key, fill)
-    return entry / disk_cache.LIBRARY
+        return disk_cache.fetch(disk_cache.fall_back(error), key, fill)[0]
 
 
 def unaligned(plan: Plan, kernel: str) -> Binary:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import linecache
+import os
 import re
 import sys
 import threading
@@ -44,6 +45,28 @@ class Job:
     checks: bool
     capability: int
     aligned: bool = True
+
+
+@functools.cache
+def triton_version() -> str:
+    """The version of Triton, without an import if its package metadata is available."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        import triton
+
+        return str(triton.__version__)
+
+
+def is_customised() -> bool:
+    """Whether Triton in this process differs from Triton in another one: it interprets, or has a hook of the program's."""
+    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+        return True
+    known = sys.modules.get("triton.knobs")
+    hook = None if known is None else known.runtime.add_stages_inspection_hook
+    return hook is not None and getattr(hook, "__self__", None) is not _HOOK
 
 
 def compiled(job: Job) -> Any:
