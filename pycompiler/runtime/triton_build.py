@@ -27,11 +27,13 @@ import torch
 
 from pycompiler.ir import compile_names
 from pycompiler.ir.plan import Binary, Launch, Plan
+from pycompiler.logs import artifact
 from pycompiler.runtime import disk_cache, triton_compile
 from pycompiler.runtime.triton_compile import OPTIONS, Job, LaunchData, load, triton_version, unpacked_sums
 from pycompiler.runtime.triton_workers import WORKERS, Batch
 from pycompiler.torch_compat import interrupts
 
+log_cache = artifact("cache")
 POLL_S = 0.1  # a background compile looks this often whether the process ends
 
 __all__ = ["OPTIONS", "binary_of", "build", "compiled", "load", "start", "unaligned", "unpacked_sums"]
@@ -50,6 +52,8 @@ def build(plan: Plan, capability: Callable[[torch.device], int] = capability_of)
         return
     texts = texts_of(plan.module)
     jobs = {name: job_of(texts[name], step, capability(step.device)) for name, step in launches.items()}
+    for name, (_, job) in jobs.items():
+        log_cache("%s: kernel %s is %s", plan.name, name, job.kernel)
     found = binaries_of(dict(jobs.values()))
     plan.binaries = {name: found[key] for name, (key, _) in jobs.items()}
 
