@@ -269,6 +269,14 @@ KNOBS: tuple[Knob, ...] = (
         "up to 16 for each convolution",
     ),
     Knob(
+        "shape_padding",
+        (_B,),
+        True,
+        "on a GPU, pad large products of matrices whose rows do not begin at multiples of 16 bytes; False: ATen gets them as "
+        "they are",
+        env=("TORCHINDUCTOR_SHAPE_PADDING",),
+    ),
+    Knob(
         "freezing",
         (_B,),
         False,
@@ -313,6 +321,14 @@ KNOBS: tuple[Knob, ...] = (
         low=0.0,
     ),
     Knob("cxx_flags", (_S,), "", "additional flags for the C++ compiler"),
+    Knob(
+        "compile_threads",
+        (_I,),
+        0,
+        "limit of processes that compile kernels of GPUs; 0: as many as CPUs, at most 32; 1: this process compiles them",
+        env=("TORCHINDUCTOR_COMPILE_THREADS",),
+        low=0,
+    ),
     Knob(
         "triton.cudagraphs",
         (_B,),
@@ -504,12 +520,14 @@ fallback_random: bool
 layout_optimization: bool
 engine_products: bool
 pack_weights: bool
+shape_padding: bool
 freezing: bool
 emulate_precision_casts: bool
 fast_math: bool
 deterministic: bool
 threads: int
 max_fusion_size: int
+compile_threads: int
 cxx: str | None
 cxx_timeout: float
 cxx_flags: str

@@ -28,7 +28,6 @@ class Option:
 WITHOUT_EFFECT = {
     "epilogue_fusion": Option((bool,), (True,)),
     "max_autotune": Option((bool,), (False,)),
-    "shape_padding": Option((bool,), (False,)),
     "size_asserts": Option((bool,), (False,)),
     "coordinate_descent_tuning": Option((bool,), (False,)),
 }
@@ -41,6 +40,7 @@ KNOBS = (
     "emulate_precision_casts",
     "engine_products",
     "pack_weights",
+    "shape_padding",
     "freezing",
     "triton.cudagraphs",
     "triton.cudagraph_dynamic_shape_rerecord_limit",

@@ -39,14 +39,19 @@ def fill_parts(low: Lowering, parts: Sequence[Value], dim: int) -> Value:
         return low.pointwise(lambda b, _: b.const(0, buffer.dtype), buffer)
     start = ZERO
     for k, part in enumerate(parts):
-        index, names, ranges = loop_space(part.shape, buffer.stride)
-        body = BodyBuilder(dict(zip(names, ranges, strict=True)))
-        result = part.load(body, index).to(buffer.dtype)
-        at = sum((i * s for i, s in zip(index, buffer.stride, strict=True)), start * buffer.stride[dim])
-        low.add(Loop((buffer,), names, ranges, tuple(body.ops), (result.at,), (at,), init=buffer.name if k else None,
-                     origin=(low.node.name,)))  # fmt: skip
+        fill_part(low, part, buffer, [start if d == dim else ZERO for d in range(part.rank)], first=k == 0)
         start = start + part.shape[dim]
     return low.value_of(buffer)
+
+
+def fill_part(low: Lowering, part: Value, buffer: Buffer, start: Sequence[Expr], *, first: bool) -> None:
+    """A Loop that writes `part` into `buffer`, from the position `start` on.  `first`: this Loop creates the buffer."""
+    index, names, ranges = loop_space(part.shape, buffer.stride)
+    body = BodyBuilder(dict(zip(names, ranges, strict=True)))
+    result = part.load(body, index).to(buffer.dtype)
+    at = sum(((i + lead) * s for i, lead, s in zip(index, start, buffer.stride, strict=True)), ZERO)
+    low.add(Loop((buffer,), names, ranges, tuple(body.ops), (result.at,), (at,), init=None if first else buffer.name,
+                 origin=(low.node.name,)))  # fmt: skip
 
 
 def masked_load(low: Lowering, v: Value, body: BodyBuilder, index: Sequence[Expr], mask: Val, other: Val) -> Val:

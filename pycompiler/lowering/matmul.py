@@ -5,8 +5,7 @@ In: mm, bmm, addmm.  Out, the first that fits:
 - with at most SMALL multiply-adds, a folding Loop: cheaper than a call, and fused with its neighbours;
 - of an inference graph on the CPU, in float32, with a right matrix whose columns are contiguous (the transposed weight of
   a linear layer): the engine's kernel (`ir.plan.Product`);
-- on a GPU, of constant sizes and with aligned rows: cuBLASLt, called by the engine (`ir.plan.GpuProduct`).  ATen's call
-  asks the library for an algorithm each time, which takes 20 to 45 us;
+- on a GPU: cuBLASLt, called by the engine (`gpu_matmul.py`), on padded operands where that pays (`matmul_padding.py`);
 - ATen's operator.
 
 A loop adds the bias of a larger product if the engine computes it or a loop reads it: ATen's kernel would first write the
@@ -15,7 +14,6 @@ bias to every row of the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,19 +21,20 @@ from torch import fx
 
 from pycompiler import _native, config
 from pycompiler.ir.loops import Extern, Ref
-from pycompiler.ir.plan import CUDA_DTYPES
 from pycompiler.lowering.body import compute_dtype
 from pycompiler.lowering.elementwise import broadcast_load, lazy
+from pycompiler.lowering.gpu_matmul import on_gpu
 from pycompiler.lowering.graph import Lowering
+from pycompiler.lowering.matmul_padding import padded_product
+from pycompiler.lowering.readers import is_loop, readers
 from pycompiler.lowering.reductions import finished
-from pycompiler.lowering.registry import LOWERINGS, lowering
-from pycompiler.lowering.values import Value, contiguous_strides, product, to_exprs, unsqueeze
-from pycompiler.symbolic.expr import ONE, ZERO, Expr
+from pycompiler.lowering.registry import lowering
+from pycompiler.lowering.values import Value, product, unsqueeze
+from pycompiler.symbolic.expr import ONE, Expr
 from pycompiler.symbolic.hints import likely
 
 aten = torch.ops.aten
 SMALL = 4096
-_PRODUCTS = (aten.mm, aten.bmm, aten.addmm)
 
 
 def total(low: Lowering, x: Value, y: Value) -> Any:
@@ -50,9 +49,11 @@ def total(low: Lowering, x: Value, y: Value) -> Any:
     return result
 
 
-@lowering(aten.mm, aten.bmm)
+@lowering(aten.mm.default, aten.bmm.default)
 def mm(low: Lowering, x: Value, y: Value) -> Any:
     sums = total(low, x, y)
+    if sums is NotImplemented and (aligned := padded_product(low, x, y)) is not None:
+        return aligned
     if sums is NotImplemented and low.fake.device.type == "cuda":
         return on_gpu(low, x, y)
     if sums is NotImplemented and low.op is aten.mm.default:
@@ -62,12 +63,14 @@ def mm(low: Lowering, x: Value, y: Value) -> Any:
     return finished(low, sums, low.fake, lambda v: v)
 
 
-@lowering(aten.addmm)
+@lowering(aten.addmm.default)
 def addmm(low: Lowering, bias: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1) -> Any:
     if alpha == 0 or beta == 0:
         return NotImplemented  # ATen omits the term, including its NaN and infinities
     sums = total(low, x, y)
     if sums is NotImplemented:
+        if (aligned := padded_product(low, x, y, bias, beta=beta, alpha=alpha)) is not None:
+            return aligned
         if alpha != 1 or beta != 1:
             return sums
         if low.fake.device.type == "cuda":
@@ -113,68 +116,6 @@ def is_of_engine(low: Lowering, shape: tuple[Expr, Expr], right: Ref) -> bool:
     return _native.matrix_product_vectors(torch.get_num_threads()) > 0
 
 
-ALIGNED = 16  # bytes; cuBLASLt has fast kernels for rows that start at multiples of them
-
-
-def on_gpu(low: Lowering, x: Value, y: Value, bias: Value | None = None) -> Any:
-    """The product by cuBLASLt, with a bias of its columns; NotImplemented where ATen has to decide."""
-    given = (x, y) if bias is None else (bias, x, y)
-    dtype, device = low.fake.dtype, low.fake.device
-    if dtype not in CUDA_DTYPES or {v.dtype for v in given} != {dtype}:
-        return NotImplemented
-    if not sums_in_float32(dtype) or not multiplies(device, dtype):
-        return NotImplemented
-    shape = to_exprs(low.fake.shape)
-    if not (config.engine_products and _native.has_gpu_products()) or (bias is not None and bias.rank != 1):
-        return NotImplemented
-    if not all(n.is_const and n != 0 for v in given for n in v.shape):
-        return NotImplemented
-    out = low.fresh(dtype, shape, contiguous_strides(shape), device)
-    refs = tuple(low.realised(v).ref() for v in given)
-    *_, left, right = refs
-    if not all(is_aligned(ref, dtype.itemsize) for ref in (left, right, Ref(out.name, shape, out.stride, ZERO))):
-        return NotImplemented
-    if bias is not None and (refs[0].stride != (ONE,) or not is_multiple(refs[0].offset, dtype.itemsize)):
-        return NotImplemented
-    low.add(Extern(low.op, refs, {}, (out,), origin=(low.node.name,), by_engine=True))
-    return low.value_of(out)
-
-
-def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the GPU multiplies numbers of this dtype: those before Ampere have no bfloat16."""
-    return (
-        dtype is not torch.bfloat16
-        or not torch.cuda.is_available()
-        or torch.cuda.get_device_capability(device) >= (8, 0)
-    )
-
-
-def sums_in_float32(dtype: torch.dtype) -> bool:
-    """Whether ATen's products on GPUs add in float32, or may add so."""
-    if dtype is torch.float16:
-        return not getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False)
-    try:
-        return dtype is not torch.float32 or not torch.backends.cuda.matmul.allow_tf32
-    except RuntimeError:  # torch's newer setting was used
-        return False
-
-
-def is_aligned(matrices: Ref, itemsize: int) -> bool:
-    """Whether rows or columns are contiguous, and each starts at a multiple of ALIGNED."""
-    *_, rows, columns = matrices.shape
-    *batch, step, apart = matrices.stride
-    if not all(s.is_const for s in (*matrices.stride, matrices.offset)):
-        return False
-    by_rows = apart == ONE and step.as_int() >= columns.as_int()
-    by_columns = step == ONE and apart.as_int() >= rows.as_int()
-    far = step if by_rows else apart
-    return (by_rows or by_columns) and all(is_multiple(n, itemsize) for n in (*batch, far, matrices.offset))
-
-
-def is_multiple(n: Expr, itemsize: int) -> bool:
-    return n.is_const and n.as_int() * itemsize % ALIGNED == 0
-
-
 def is_full_precision() -> bool:
     """Whether ATen multiplies float32 matrices on the CPU in float32.  torch has an older and a newer setting for it, and
     refuses to read the older one if the newer one was set."""
@@ -201,18 +142,4 @@ def loop_adds_bias(low: Lowering, bias: Value) -> bool:
     """Whether a loop reads the sum and can add the bias without loss: a product in half precision would be rounded once
     more."""
     exact = low.fake.dtype in (torch.float32, torch.float64)
-    return exact and low.fake.device.type == "cpu" and bias.rank == 1 and any(map(_is_loop, readers(low.node)))
-
-
-def readers(node: fx.Node) -> Iterator[fx.Node]:
-    """The nodes that read its elements, through views."""
-    for user in node.users:
-        schema = getattr(user.target, "_schema", None)
-        if schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
-            yield from readers(user)
-        else:
-            yield user
-
-
-def _is_loop(node: fx.Node) -> bool:
-    return node.target in LOWERINGS and getattr(node.target, "overloadpacket", None) not in _PRODUCTS
+    return exact and low.fake.device.type == "cpu" and bias.rank == 1 and any(map(is_loop, readers(low.node)))

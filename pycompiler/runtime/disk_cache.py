@@ -40,6 +40,7 @@ from pathlib import Path
 from pycompiler import config
 from pycompiler.runtime import entry_origin
 from pycompiler.runtime.private_files import Unsafe, check_above, check_private
+from pycompiler.torch_compat import interrupts
 
 __all__ = ["Unsafe", "check_above", "check_private"]
 
@@ -294,6 +295,7 @@ def wait_for_lock(path: Path) -> io.FileIO:
         if waited > LOCK_NOTICE_S and not noticed:
             noticed = True
             log.warning("another process builds the same kernels: waiting for it, up to %.0f s", LOCK_TIMEOUT_S)
+        interrupts.check()
         time.sleep(LOCK_POLL_S)
     return file
 
@@ -314,6 +316,14 @@ def locked(root: Path, key: str) -> Iterator[None]:
 
 
 fetched: dict[str, Path] = {}  # key → folder of each entry that this process has used
+
+
+def find(root: Path, key: str) -> Path | None:
+    """The folder of an entry that exists and may be loaded."""
+    if not verified(root / key, key):
+        return None
+    fetched[key] = root / key
+    return root / key
 
 
 def fetch(root: Path, key: str, fill: Callable[[Path], None]) -> tuple[Path, bool]:

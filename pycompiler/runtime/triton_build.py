@@ -1,7 +1,11 @@
-"""Triton kernels of a plan -> binaries for its GPUs, cached on disk like built libraries.
+"""Triton kernels of a plan -> binaries for its GPUs, each cached on disk like a built library.
 
 In: `Plan.module`, the text of a Python module (`codegen.triton`), and the launches of the plan.  Out: `Plan.binaries`.
 The cache is read without an import of Triton, which takes a second.
+
+A kernel's key contains neither its name nor comments, so equal kernels of all graphs share an entry: a transformer of 12
+equal layers has 359 kernels, 18 of them different.  The function in a binary is named after the operators of the graph
+that first needed it.
 
 A binary assumes that addresses are multiples of 16 bytes, as tensors' are; `unaligned` builds one without that
 assumption. `start` launches a kernel through Triton itself: for the oracle and, under Triton's interpreter, without a
@@ -11,30 +15,28 @@ GPU.
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import json
-import linecache
 import re
-import sys
-import threading
-import types
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pycompiler.ir import compile_names
 from pycompiler.ir.plan import Binary, Launch, Plan
-from pycompiler.runtime import disk_cache
+from pycompiler.logs import artifact
+from pycompiler.runtime import disk_cache, triton_compile
+from pycompiler.runtime.triton_compile import OPTIONS, Job, LaunchData, load, triton_version, unpacked_sums
+from pycompiler.runtime.triton_workers import WORKERS, Batch
+from pycompiler.torch_compat import interrupts
 
-# `debug`, which keeps the assertions about indices, would also assert that integer sums and products do not wrap
-# around. No contraction: an operator rounds its result wherever it is computed.
-OPTIONS = {"sanitize_overflow": False, "enable_fp_fusion": False}
-ALIGNED = [["tt.divisibility", 16]]
-_PARAMETERS = re.compile(
-    r"\.entry\s+(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)(?:.*?\.reqntid\s+(?P<threads>\d+))?", re.DOTALL
-)
+log_cache = artifact("cache")
+POLL_S = 0.1  # a background compile looks this often whether the process ends
+
+__all__ = ["OPTIONS", "binary_of", "build", "compiled", "load", "start", "unaligned", "unpacked_sums"]
 
 
 def capability_of(device: torch.device) -> int:
@@ -43,37 +45,110 @@ def capability_of(device: torch.device) -> int:
     return 10 * major + minor
 
 
-@functools.cache
-def triton_version() -> str:
-    """The version of Triton, without an import if its package metadata is available."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        import triton
-
-        return str(triton.__version__)
-
-
 def build(plan: Plan, capability: Callable[[torch.device], int] = capability_of) -> None:
     """Fill `plan.binaries`."""
-    wanted = {s.kernel: (s, capability(s.device)) for s in plan.steps if isinstance(s, Launch)}
-    if not wanted:
+    launches = {s.kernel: s for s in plan.steps if isinstance(s, Launch)}
+    if not launches:
         return
-    said = [f"{s.kernel} {s.types} {s.constants} {s.checks} {c}" for s, c in wanted.values()]
-    key = disk_cache.digest("triton", "unpacked", triton_version(), str(OPTIONS), plan.module, *said)
+    texts = texts_of(plan.module)
+    jobs = {name: job_of(texts[name], step, capability(step.device)) for name, step in launches.items()}
+    for name, (_, job) in jobs.items():
+        log_cache("%s: kernel %s is %s", plan.name, name, job.kernel)
+    found = binaries_of(dict(jobs.values()))
+    plan.binaries = {name: found[key] for name, (key, _) in jobs.items()}
+
+
+def texts_of(module: str) -> dict[str, str]:
+    """The text of a module for each of its kernels: the module's head, and the kernel."""
+    head, *kernels = re.split(r"^(?=@triton\.jit)", module, flags=re.MULTILINE)
+    return {name: head + text for text in kernels for name in re.findall(r"^def (\w+)\(", text, re.MULTILINE)}
+
+
+def job_of(text: str, step: Launch, capability: int) -> tuple[str, Job]:
+    """(key in the cache, job) of a kernel, whose module is `text`."""
+    plain = _COMMENTS.sub("", text).replace(f"def {step.kernel}(", "def kernel(").rstrip()
+    said = f"{step.types} {step.constants} {step.checks} {capability}"
+    key = disk_cache.digest("triton kernel", triton_version(), str(OPTIONS), plain, said)
+    name = f"{operators_in(text)}_{key[:8]}"
+    return key, _job(plain.replace("def kernel(", f"def {name}("), replace(step, kernel=name), capability)
+
+
+_COMMENTS = re.compile(r"^ +#.*\n", re.MULTILINE)
+LONGEST_NAME = 48
+
+
+def operators_in(text: str) -> str:
+    """The operators of a kernel as an identifier, from the comment with the names of its nodes."""
+    nodes = re.search(r"^ +# (.*)$", text, re.MULTILINE)
+    names = [re.sub(r"_\d+$", "", node).strip("_") for node in (nodes[1].split() if nodes else ())]
+    return re.sub(r"\W", "_", "_".join(dict.fromkeys(["pyc", *names])))[:LONGEST_NAME]
+
+
+def binaries_of(jobs: Mapping[str, Job]) -> dict[str, Binary]:
+    """The binaries of jobs, by the jobs' keys.  Jobs that the cache does not have are compiled, side by side if they are many."""
+    root = disk_cache.open_root()
+    entries = {key: entry for key in jobs if (entry := disk_cache.find(root, key)) is not None}
+    missing = {key: job for key, job in jobs.items() if key not in entries}
+    count = 0 if not missing or triton_compile.is_customised() else WORKERS.useful(len(missing))
+    if count:
+        entries |= _side_by_side(missing, count)
+    else:
+        for key, job in missing.items():
+            interrupts.check()
+            entries[key] = _entry(key, job, made_here)
+    found = {}
+    for key in jobs:
+        (found[key],) = unpacked((entries[key] / disk_cache.LIBRARY).read_bytes()).values()
+    return found
+
+
+def made_here(job: Job) -> LaunchData:
+    """A job, compiled in this process."""
+    return triton_compile.launch_data(triton_compile.compiled(job))
+
+
+def _side_by_side(jobs: Mapping[str, Job], count: int) -> dict[str, Path]:
+    """The entries of jobs that `count` workers compile."""
+    batch, title, version = Batch(), compile_names.current(), triton_version()
+
+    def made(job: Job) -> LaunchData:
+        return WORKERS.compile(job, batch, version) or made_here(job)
+
+    def entry(key: str, job: Job) -> Path:
+        interrupts.stop_with(lambda: batch.is_cancelled)
+        interrupts.check()
+        with compile_names.named_compile(title):
+            return _entry(key, job, made)
+
+    threads = ThreadPoolExecutor(count, "pycompiler triton")
+    try:
+        futures = {key: threads.submit(entry, key, job) for key, job in jobs.items()}
+        left = set(futures.values())
+        while left:
+            done, left = wait(left, POLL_S, FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            interrupts.check()
+    except BaseException:
+        WORKERS.cancel(batch)
+        raise
+    finally:
+        threads.shutdown(cancel_futures=True)
+    return {key: future.result() for key, future in futures.items()}
+
+
+def _entry(key: str, job: Job, make: Callable[[Job], LaunchData]) -> Path:
+    """The folder of a kernel in the cache, made if it is missing."""
 
     def fill(folder: Path) -> None:
-        made = {name: binary_of(compiled(plan.module, step, c)) for name, (step, c) in wanted.items()}
-        (folder / disk_cache.LIBRARY).write_bytes(packed(made))
-        (folder / disk_cache.SOURCE).write_text(plan.module)
+        made = Binary(*make(job))
+        (folder / disk_cache.LIBRARY).write_bytes(packed({made.entry: made}))
+        (folder / disk_cache.SOURCE).write_text(job.text)
 
     try:
-        entry, _ = disk_cache.fetch(disk_cache.open_root(), key, fill)
+        return disk_cache.fetch(disk_cache.open_root(), key, fill)[0]
     except OSError as error:
-        entry, _ = disk_cache.fetch(disk_cache.fall_back(error), key, fill)
-    plan.binaries = unpacked((entry / disk_cache.LIBRARY).read_bytes())
+        return disk_cache.fetch(disk_cache.fall_back(error), key, fill)[0]
 
 
 def unaligned(plan: Plan, kernel: str) -> Binary:
@@ -84,89 +159,16 @@ def unaligned(plan: Plan, kernel: str) -> Binary:
 
 def compiled(text: str, step: Launch, capability: int, aligned: bool = True) -> Any:
     """Triton's compilation result for a kernel and a GPU, which need not be present."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    function = getattr(load(text), step.kernel)
-    constants = {k: v for k, v in step.constants.items() if k in function.arg_names}
-    given = {k: v for k, v in step.constants.items() if k not in constants}
-    pointers = [i for i, t in enumerate(step.types) if t.startswith("*")]
-    unit = ASTSource(
-        fn=function,
-        signature=dict(zip(function.arg_names, (*step.types, *["constexpr"] * len(constants)), strict=True)),
-        constexprs=constants,
-        attrs={(i,): ALIGNED for i in pointers} if aligned else {},
-    )
-    chosen = {**OPTIONS, **given, "debug": step.checks}
-    with _HOOK:
-        return triton.compile(unit, target=GPUTarget("cuda", capability, 32), options=chosen)
+    return triton_compile.compiled(_job(text, step, capability, aligned))
 
 
-class _SumHook:
-    """A context in which `unpacked_sums` is applied to Triton's output; one thread at a time, since Triton has one place for
-    a hook."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.before: Any = None
-
-    def __enter__(self) -> None:
-        from triton import knobs
-
-        self.lock.acquire()
-        self.before = knobs.runtime.add_stages_inspection_hook
-        knobs.runtime.add_stages_inspection_hook = self.stages
-
-    def __exit__(self, *_: object) -> None:
-        from triton import knobs
-
-        knobs.runtime.add_stages_inspection_hook = self.before
-        self.lock.release()
-
-    def stages(self, backend: Any = None, stages: Any = None, *rest: Any) -> Any:
-        """Called for a part of Triton's cache key and hash, or with the stages of a compilation."""
-        if stages is None:
-            name = "pycompiler: unpacked"
-            return (name, name) if self.before is None else tuple(f"{name}, {n}" for n in self.before())
-        if self.before is not None:
-            self.before(backend, stages, *rest)
-        make = stages["ptx"]
-        stages["ptx"] = lambda source, metadata: unpacked_sums(make(source, metadata))
-        return None
-
-
-_HOOK = _SumHook()
-_PACKED_SUM = re.compile(r"add\.[su]16x2\s+(%\w+), (%\w+), (%\w+);")
-
-
-def unpacked_sums(ptx: str) -> str:
-    """`ptx` without instructions that add two pairs of 16-bit integers.
-
-    NVIDIA's assembler (12.8 and 13.0, for sm_90) turns a sum with a constant into a sum with zero if only one half is
-    read.  Small quotients and remainders in an index, which LLVM computes in pairs, were wrong.
-    """
-    each = (
-        "{{ .reg .b16 a0, a1, b0, b1; mov.b32 {{a0, a1}}, {1}; mov.b32 {{b0, b1}}, {2}; "
-        "add.s16 a0, a0, b0; add.s16 a1, a1, b1; mov.b32 {0}, {{a0, a1}}; }}"
-    )
-    return _PACKED_SUM.sub(lambda found: each.format(*found.groups()), ptx)
+def _job(text: str, step: Launch, capability: int, aligned: bool = True) -> Job:
+    return Job(text, step.kernel, step.types, step.constants, step.checks, capability, aligned)
 
 
 def binary_of(made: Any) -> Binary:
-    """The launch data of a kernel, read from the assembler's text: Triton's versions differ in the arguments they add."""
-    data, head = made.metadata, _PARAMETERS.search(made.asm["ptx"])
-    if (
-        head is None
-        or head["name"] != data.name
-        or data.num_ctas != 1
-        or data.global_scratch_size
-        or data.profile_scratch_size
-    ):
-        raise RuntimeError(f"the kernel {data.name} needs an unsupported kind of launch: {data}")
-    parameters = tuple(re.findall(r"\.param\s+\.([a-z]\d+)", head["parameters"]))
-    threads = int(head["threads"] or data.num_warps * 32)
-    return Binary(made.asm["cubin"], data.name, parameters, threads, data.shared)
+    """The launch data of a compiled kernel."""
+    return Binary(*triton_compile.launch_data(made))
 
 
 def packed(binaries: Mapping[str, Binary]) -> bytes:
@@ -191,20 +193,3 @@ def start(text: str, step: Launch, grid: Sequence[int], arguments: Sequence[Any]
         options = {k: v for k, v in step.constants.items() if k not in OPTIONS}
     with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
         getattr(load(text), step.kernel)[tuple(grid)](*arguments, **options)
-
-
-@functools.lru_cache(maxsize=1024)
-def load(text: str) -> Any:
-    """The module of `text`, registered like a Python file's module, since Triton reads the source of kernels through it."""
-    name = f"pycompiler_triton_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-    shown = f"<{name}>.py"
-    linecache.cache[shown] = (len(text), None, text.splitlines(keepends=True), shown)
-    module = types.ModuleType(name)
-    module.__file__ = shown
-    sys.modules[name] = module
-    try:
-        exec(compile(text, shown, "exec"), module.__dict__)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

@@ -32,7 +32,8 @@ class HandlerRaised(BaseException):
 
 
 class Stopped(BaseException):
-    """Ends the work of a background thread at a safe point, because the process ends."""
+    """Ends the work of another thread at a safe point, because the process ends, or the thread that waits for it was
+    interrupted."""
 
 
 _background = threading.local()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def test_binaries_are_read_from_the_cache_without_triton(tmp_path: Path, monkeyp
     def compiled(*_: Any) -> Any:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(triton_build, "compiled", compiled)
+    monkeypatch.setattr(triton_build.triton_compile, "compiled", compiled)
     triton_build.build(plan, lambda device: 90)
     assert plan.binaries == made
     with pytest.raises(AssertionError, match="compiled again"):
@@ -146,3 +147,29 @@ def test_a_binary_for_any_addresses_is_another_one(monkeypatch: pytest.MonkeyPat
     anywhere = triton_build.unaligned(plan, step.kernel)
     assert anywhere.parameters == whole.parameters
     assert anywhere.image != whole.image
+
+
+def test_equal_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel's name, its place in a group and its comments do not count, in one graph and in another."""
+    monkeypatch.setattr(config, "cache_dir", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    made: list[str] = []
+    real = triton_build.triton_compile.compiled
+    monkeypatch.setattr(triton_build.triton_compile, "compiled", lambda job: (made.append(job.kernel), real(job))[1])
+
+    def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = (x @ w).relu()
+        return x
+
+    shapes = ((256, 256), torch.float32, "cuda"), ((256, 256), torch.float32, "cuda")
+    plan = cuda_plan(layers, *shapes)
+    triton_build.build(plan, lambda device: 90)
+    assert len(plan.binaries) == 3 and len(made) == 1 and re.fullmatch("pyc_relu_[0-9a-f]{8}", made[0])
+    assert {b.entry for b in plan.binaries.values()} == set(made)
+    other = cuda_plan(lambda x, w: (w @ x).relu().cumsum(0), *shapes)
+    triton_build.build(other, lambda device: 90)
+    assert len(made) == 1
+    cast = cuda_plan(lambda x, w: (x @ w).relu().bfloat16(), *shapes)
+    triton_build.build(cast, lambda device: 90)
+    assert len(made) == 2

@@ -76,7 +76,8 @@ class _Module:
             return
         used = _used(nest)
         homes = {b: b for b in group.pointers} | group.shared
-        numbers = {home: f"p{i}" for i, home in enumerate(group.pointers)}
+        # numbered for this nest alone, so that equal nests have equal texts
+        numbers = {home: f"p{i}" for i, home in enumerate(dict.fromkeys(homes[b] for b in homes if b in used))}
         pointers = {b: numbers[home] for b, home in homes.items() if b in used} | {w: w for w in spaces if w in used}
         buffers = {**self.schedule.buffers, **spaces}
         parameters = list(dict.fromkeys(pointers.values()))
