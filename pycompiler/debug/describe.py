@@ -155,7 +155,10 @@ def graph(made: Mapping[str, Any], unfused: Sequence[tuple[str, ...]]) -> Data:
     schedule: Schedule = made["schedule"]
     plan: Plan = made["plan"][0]
     with hinted(schedule.program.hints):
-        sized: Data = {"steps": [_step(step, schedule) for step in schedule.steps], "memory": memory(schedule, plan)}
+        sized: Data = {
+            "steps": [_step(step, schedule, plan) for step in schedule.steps],
+            "memory": memory(schedule, plan),
+        }
     return {
         **found,
         **sized,
@@ -184,7 +187,8 @@ def _bytes(buffer: Buffer) -> int | None:
     return None if points is None else points * buffer.dtype.itemsize
 
 
-def _step(step: KernelGroup | Extern, schedule: Schedule) -> Data:
+def _step(step: KernelGroup | Extern, schedule: Schedule, plan: Plan) -> Data:
+    """`device`: the names under which a GPU's profiler knows the kernels of the step."""
     if isinstance(step, Extern):
         name = "matrix product" if step.by_engine else f"ATen {step.op}"
         return {"name": name, "kind": "aten", "operators": list(step.origin), "reads": None,
@@ -196,6 +200,7 @@ def _step(step: KernelGroup | Extern, schedule: Schedule) -> Data:
         "reads": _sum(schedule.buffers[name] for name in step.reads if name in schedule.buffers),
         "writes": _sum(schedule.buffers[name] for name in step.writes if name in schedule.buffers),
         "work": step.work,
+        "device": [plan.binaries[k.name].entry for k in step.kernels or () if k.name in plan.binaries],
     }
 
 

@@ -175,7 +175,10 @@ OPTIONAL: dict[str, dict[str, Check]] = {
         "parameters": many(TEXT),
         "inlined": many(optional_fields({"parameters": many(TEXT)})),
     },
-    "graph": {"nodes": many(optional_fields({"inputs": many(INTEGER)}))},
+    "graph": {
+        "nodes": many(optional_fields({"inputs": many(INTEGER)})),
+        "steps": many(optional_fields({"device": many(TEXT)})),
+    },
     "recompile": {"differences": DIFFERENCES},
     "steps": {
         "operators": table(number, NUMBER),

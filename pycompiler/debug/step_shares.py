@@ -127,8 +127,10 @@ class Timeline:
     def graph(self, number: int, ns: float, inner: Sequence[float]) -> None:
         """The bars of the graph's kernels and ATen calls; the rest (allocations, views) is behind them."""
         position, graph = self.graphs.get(number, (-1, None))
-        names = enumerate(step["name"].removeprefix("kernel ") for step in graph["steps"]) if graph else ()
-        self.launched += [(kernel, f"s{position}-{k}") for k, kernel in names]
+        steps = graph["steps"] if graph else ()
+        self.launched += [
+            (entry, f"s{position}-{k}") for k, step in enumerate(steps) for entry in step.get("device", ())
+        ]
         if graph is None or len(inner) != len(graph["steps"]):
             lane = LANES.get(graph["kind"], "forward") if graph else "forward"
             whose = f"G{graph['run']}-{graph['number']}" if graph else ""
@@ -159,20 +161,19 @@ class Timeline:
 def launched_keys(names: Sequence[str], launched: Sequence[tuple[str, str]]) -> list[str]:
     """The key of the kernel that each row of the device runs, or "".
 
-    Graphs have kernels of equal names, but the device runs them in the order of their launches.  A row is named
-    `<kernel>_nest<i>`, since a kernel may be several launches.
+    `launched`: name and key of each launch.  Equal kernels have equal names, but the device runs them in the order of their
+    launches.
     """
     positions: dict[str, list[int]] = {}
     for position, (kernel, _) in enumerate(launched):
         positions.setdefault(kernel, []).append(position)
     found, at = [], 0
     for row in names:
-        kernel, nest, _ = row.partition("_nest")
-        known = positions.get(kernel, []) if nest else []
+        known = positions.get(row, [])
         later = bisect.bisect_left(known, at)
         if later < len(known):
-            at = known[later]
-        found.append(launched[at][1] if later < len(known) else "")
+            at = known[later] + 1
+        found.append(launched[at - 1][1] if later < len(known) else "")
     return found
 
 

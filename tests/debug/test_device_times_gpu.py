@@ -20,11 +20,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 def steps_of(n: int) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
-    w = torch.randn(256, 256, device="cuda", requires_grad=True)
+    w = torch.randn(4096, 4096, device="cuda", requires_grad=True)
     compiled = pycompiler.compile(lambda x: (x @ w).softmax(-1).sum())
     with Recorder(events.append, costs=True):
         for _ in range(n):
-            compiled(torch.ones(256, 256, device="cuda")).backward()
+            compiled(torch.ones(4096, 4096, device="cuda")).backward()
     return events
 
 

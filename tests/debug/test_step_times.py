@@ -205,8 +205,11 @@ def frame(number: int, **fields: Any) -> dict[str, Any]:
 
 
 def graph(number: int, kind: str, *steps: str) -> dict[str, Any]:
-    rows = [{"name": name, "kind": "aten" if name.startswith("ATen") else "kernel", "operators": [], "reads": 0, "writes": 0}
-            for name in steps]  # fmt: skip
+    rows = []
+    for name in steps:
+        where, _, what = name.partition(" ")
+        row = {"name": name, "kind": "aten" if where == "ATen" else "kernel", "operators": [], "reads": 0, "writes": 0}
+        rows.append(row | ({} if where == "ATen" else {"device": [f"pyc_{what}"]}))
     return {"event": "graph", "number": number, "model": 0, "kind": kind, "phases": {}, "nodes": [], "steps": rows,
             "memory": {}, "unfused": [], "code": ""}  # fmt: skip
 
@@ -266,24 +269,14 @@ def test_the_device_has_a_lane_for_each_stream() -> None:
 
 
 def test_rows_of_the_device_belong_to_kernels_in_the_order_of_launches() -> None:
-    """Two graphs have a kernel of the same name; one kernel is two launches; a library's kernel belongs to none."""
-    launched = [("graph_0", "s0-0"), ("ATen mm", "s0-1"), ("graph_2", "s0-2"), ("graph_0", "s1-0")]
-    names = [
-        "graph_0_nest0",
-        "graph_0_nest1",
-        "sm90_gemm",
-        "graph_2_nest0_finish0",
-        "graph_0_nest0",
-        "graph_2_nest0",
-        "graph_0",
-    ]
-    assert launched_keys(names, launched) == ["s0-0", "s0-0", "", "s0-2", "s1-0", "", ""]
-    line = timeline_of(
-        document(inner=[[60, 30], [60]], device=[["a_nest0", 20.0, 48.0, 7], ["b_nest0", 170.0, 20.0, 7]])
-    )
+    """Equal kernels have one name; one kernel is two launches; a library's kernel belongs to none."""
+    launched = [("sum", "s0-0"), ("finish", "s0-0"), ("cast", "s0-2"), ("sum", "s1-0"), ("sum", "s1-1")]
+    names = ["sum", "finish", "sm90_gemm", "cast", "sum", "sum", "sum", "cast"]
+    assert launched_keys(names, launched) == ["s0-0", "s0-0", "", "s0-2", "s1-0", "s1-1", "", ""]
+    line = timeline_of(document(inner=[[60, 30], [60]], device=[["pyc_a", 20.0, 48.0, 7], ["pyc_b", 170.0, 20.0, 7]]))
     assert line is not None
     assert [bar[4] for bar in bars(line)["device, stream 7"]] == ["s0-0", "s1-0"]
     last = [["graph", 0, 100.0], ["graph", -1, 50.0]]
-    line = timeline_of(document(last=last, device=[["a_nest0", 20.0, 48.0, 7]]))
+    line = timeline_of(document(last=last, device=[["pyc_a", 20.0, 48.0, 7]]))
     assert line is not None
     assert [bar[4] for bar in bars(line)["device, stream 7"]] == [""]  # a graph of another recorder
