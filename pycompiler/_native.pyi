@@ -253,6 +253,9 @@ def matrix_product_vectors(threads: int) -> int:
 def has_gpu_products() -> bool:
     """Whether torch has loaded the library for products on GPUs, cuBLASLt."""
 
+def gpu_product_workspace(product: ir_plan.GpuProduct) -> int | None:
+    """Bytes of workspace for cuBLASLt's algorithms, at aligned addresses and at others; None if it refuses the product."""
+
 def kind_of(tensor: torch.Tensor) -> int:
     """0 if the values are stored as they are, 1 if they are stored negated or conjugated, 2 for any other tensor (sparse,
     without memory, a tensor subclass)."""

@@ -901,6 +901,16 @@ fn has_gpu_products() -> bool {
     cublas::is_loaded()
 }
 
+/// `_native.gpu_product_workspace(product)`: bytes of workspace for a product's algorithms; None if the library refuses it.
+#[pyfunction]
+fn gpu_product_workspace(product: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    match GpuProduct::build(product) {
+        Ok(product) => Ok(product.workspace().ok()),
+        Err(error) if error.is_instance_of::<PyRuntimeError>(product.py()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// `_native.shim_schemas()`: schemas of the operators that are called without the dispatcher.
 #[pyfunction]
 fn shim_schemas() -> Vec<&'static str> {
@@ -927,5 +937,6 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(matrix_product, m)?)?;
     m.add_function(wrap_pyfunction!(matrix_product_vectors, m)?)?;
     m.add_function(wrap_pyfunction!(has_gpu_products, m)?)?;
+    m.add_function(wrap_pyfunction!(gpu_product_workspace, m)?)?;
     m.add_function(wrap_pyfunction!(shim_schemas, m)?)
 }

@@ -9,13 +9,14 @@ after its last read, unless it is an output.  Sizes are ints (static) or `Expr` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from pycompiler.ir.loops import FLOAT, INDEX_RULES, read_symbol
+from pycompiler.ir.loops import FLOAT, INDEX_RULES, Buffer, Ref, read_symbol
 from pycompiler.operators import registered_kernels
 from pycompiler.operators.operator_facts import TORCHS, facts_of
 from pycompiler.symbolic.expr import Expr
@@ -104,6 +105,7 @@ class Product:
         return "matrix product"
 
 
+WORKSPACE = 32 << 20  # most bytes for products on a GPU; torch gives cuBLASLt as many on Hopper
 CUDA_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}  # cudaDataType_t
 
 
@@ -125,6 +127,19 @@ class GpuProduct:
     strides: tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int]]
     workspace: int
     work: int = 0
+
+    @staticmethod
+    def of(operands: Sequence[Ref], out: Buffer) -> GpuProduct:
+        """The product into `out`, with slots that are not decided.  `operands`: as ATen's operator has them, a bias first."""
+        *bias, left, right = operands
+        refs = (left, right, Ref(out.name, out.shape, out.stride, Expr.of(0)), *bias)
+        sizes = [1] * (3 - len(left.shape)) + [n.as_int() for n in (*left.shape[:-1], right.shape[-1], left.shape[-1])]
+        a, b, c = ([0] * (3 - len(r.shape)) + [n.as_int() for n in r.stride] for r in refs[:3])
+        at = [r.offset.as_int() for r in refs]
+        return GpuProduct(
+            out.device, out.dtype, tuple(range(4 + len(bias))), (*at[:3], 0, *at[3:]), (sizes[0], sizes[1], sizes[2], sizes[3]),
+            ((a[0], a[1], a[2]), (b[0], b[1], b[2]), (c[0], c[1])), WORKSPACE, math.prod(sizes),
+        )  # fmt: skip
 
     @property
     def views(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...], int]]:

@@ -1,6 +1,7 @@
 """Products of matrices on a GPU by cuBLASLt, called by the engine.
 
-In: mm, addmm and bmm of constant sizes whose rows are aligned.  Out: an `Extern` that becomes an `ir.plan.GpuProduct`.
+In: mm, addmm and bmm of constant sizes, with two rows or more that are aligned.  Out: an `Extern` that becomes an
+`ir.plan.GpuProduct`.  A product that the library refuses stays ATen's.
 ATen's call asks the library for an algorithm each time, which takes the host 20 to 45 us; the engine asks once.
 """
 
@@ -13,9 +14,10 @@ import torch
 
 from pycompiler import _native, config
 from pycompiler.ir.loops import Buffer, Extern, Ref
-from pycompiler.ir.plan import CUDA_DTYPES
+from pycompiler.ir.plan import CUDA_DTYPES, GpuProduct
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.values import Value, contiguous_strides, to_exprs
+from pycompiler.operators.gpu_matmul import workspace_of
 from pycompiler.symbolic.expr import ONE, ZERO, Expr
 
 ALIGNED = 16  # bytes; cuBLASLt has fast kernels for rows that start at multiples of them
@@ -45,6 +47,7 @@ def product_of(low: Lowering, operands: Sequence[Value], out: Buffer, scales: Ma
     fits = fits and all(
         ref.stride == (ONE,) and ref.shape == out.shape[-1:] and is_multiple(ref.offset, size) for ref in bias
     )
+    fits = fits and left.shape[-2] != 1 and workspace_of(GpuProduct.of(refs, out)) is not None
     return Extern(low.op, refs, {} if fits else dict(scales), (out,), origin=(low.node.name,), by_engine=fits)
 
 

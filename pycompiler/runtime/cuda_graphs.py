@@ -96,8 +96,14 @@ _LIVE: weakref.WeakSet[Recording] = weakref.WeakSet()
 _LIVE_LOCK = threading.RLock()  # a set must not grow while another thread iterates over it
 
 
+_DRAWING_STREAMS: dict[int, int] = {}
+"""Device -> the stream of its recordings with random numbers."""
+
+
 class Recorder(Protocol):
-    """Records what a function launches.  Tests have one without a GPU."""
+    """Records what a function launches.  Tests have one without a GPU.  `draws`: it draws random numbers."""
+
+    draws: bool
 
     @property
     def device(self) -> int: ...
@@ -175,6 +181,8 @@ class CudaGraphs:
         sizes = {key for key, _ in self.captures}
         if key not in sizes and len(sizes) >= self.limit:
             raise NotNow(f"it has {self.limit} combinations of sizes already")
+        if self.recorder.draws and _DRAWING_STREAMS.setdefault(self.device, stream) != stream:
+            raise NotNow("graphs with random numbers are replayed on one stream: they share torch's seed and position")
         is_new = place not in self.captures
         captures = self.captures.setdefault(place, 0)
         now = [_address(t) if read else None for t, read in zip(inputs, self.read, strict=True)]
@@ -373,6 +381,22 @@ def _on_host(gm: fx.GraphModule) -> str | None:
     return None
 
 
+def _dropping(gm: fx.GraphModule) -> str | None:
+    """Attention with dropout.  Its forward keeps the seed on the host, unless it is recorded, and its backward reads it there,
+    unless it is recorded: one of them recorded without the other reads the wrong memory."""
+    found = (n for n in gm.graph.nodes if _dropout_of(n) != 0)
+    return next((f"{_shown(n)} drops values of an attention" for n in found), None)
+
+
+def _dropout_of(node: fx.Node) -> Any:
+    """The dropout probability of an attention, or of its gradient; else 0."""
+    schema = getattr(node.target, "_schema", None)
+    for at, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.name == "dropout_p":
+            return node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+    return 0
+
+
 def _drawing(gm: fx.GraphModule) -> str | None:
     for n in _draws(gm):
         op: Any = n.target
@@ -404,7 +428,7 @@ def _foreign(gm: fx.GraphModule) -> str | None:
     return None
 
 
-REASONS: tuple[Callable[[fx.GraphModule], str | None], ...] = (_on_host, _drawing, _reading, _foreign)
+REASONS: tuple[Callable[[fx.GraphModule], str | None], ...] = (_on_host, _dropping, _drawing, _reading, _foreign)
 
 
 def reason_of(gm: fx.GraphModule) -> str | None:
@@ -556,6 +580,28 @@ def _forget_error(stream: torch.cuda.Stream) -> None:
         torch.zeros(1, device=stream.device)
 
 
+def _mend_generator(stream: torch.cuda.Stream) -> None:
+    """End the capture of the generator's state, which a failed capture has left open (see `_try`).
+
+    Another capture ends it.  The state must stay the same object: recordings with random numbers refer to it.
+    """
+    generator = torch.cuda.default_generators[stream.device_index]
+    with contextlib.suppress(RuntimeError):
+        _forget_error(stream)
+        small, graph = torch.ones(16, device=stream.device), torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=torch.cuda.graph_pool_handle(), capture_error_mode="thread_local")
+            small.add_(1)
+            graph.capture_end()
+        position = generator.get_offset()
+        torch.rand(1, device=stream.device)  # raises if the state is still captured
+        generator.set_offset(position)
+        return
+    with contextlib.suppress(RuntimeError, AttributeError):
+        generator.graphsafe_set_state(generator.clone_state())
+        log("random numbers of %s have a new state, since a capture has failed", stream.device)
+
+
 def _captured(stream: torch.cuda.Stream, pool: Any, run: Callable[[], Sequence[Any]]) -> tuple[Any, Sequence[Any]]:
     graph = torch.cuda.CUDAGraph()
     collects = gc.isenabled()
@@ -573,9 +619,7 @@ def _captured(stream: torch.cuda.Stream, pool: Any, run: Callable[[], Sequence[A
     except BaseException:
         with contextlib.suppress(RuntimeError):  # if torch has not left the pool
             torch._C._cuda_endAllocateToPool(stream.device_index, pool)
-        with contextlib.suppress(RuntimeError, AttributeError):  # see `_try`
-            generator = torch.cuda.default_generators[stream.device_index]
-            generator.graphsafe_set_state(generator.clone_state())
+        _mend_generator(stream)
         _forget_error(stream)
         raise
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from pycompiler import config
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern, Ref, checks
 from pycompiler.ir.plan import (
+    WORKSPACE,
     Alloc,
     Aten,
     Compute,
@@ -36,14 +37,14 @@ from pycompiler.ir.plan import (
     Step,
     View,
 )
+from pycompiler.operators.gpu_matmul import workspace_of
 from pycompiler.operators.packed_weights import packing
 from pycompiler.operators.propagate import is_ordinary
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
-from pycompiler.symbolic.expr import ZERO, Expr
+from pycompiler.symbolic.expr import Expr
 
 MUCH_WORK = 1 << 20  # assumed for a product of unknown sizes: the GIL is released
-WORKSPACE = 32 << 20  # bytes for products on a GPU; torch gives cuBLASLt as many on Hopper
 
 
 def make_plan(schedule: Schedule, library: BuiltLibrary | None, module: str = "") -> Plan:
@@ -192,21 +193,29 @@ class _PlanBuilder:
 
     def gpu_product(self, node: Extern, out: Buffer) -> list[int]:
         *bias, left, right = node.args  # as the operator has them
-        operands = (left, right, Ref(out.name, out.shape, out.stride, ZERO), *bias)
-        sizes = [1] * (3 - len(left.shape)) + [n.as_int() for n in (*left.shape[:-1], right.shape[-1], left.shape[-1])]
-        strides = [[0] * (3 - len(r.shape)) + [n.as_int() for n in r.stride] for r in operands[:3]]
+        product, bytes_needed = GpuProduct.of(node.args, out), self.workspace_bytes[out.device]
         workspace = self.workspaces.get(out.device)
         if workspace is None:
             workspace = self.workspaces[out.device] = self.new_slot()
-            self.steps.append(Alloc(workspace, (WORKSPACE,), (1,), torch.uint8, out.device))
-        first, *rest = [self.slot(r.buffer) for r in operands]
-        slots = (first, *rest[:2], workspace, *rest[2:])
-        at = [r.offset.as_int() for r in operands]
-        self.steps.append(
-            GpuProduct(out.device, out.dtype, slots, (*at[:3], 0, *at[3:]), tuple(sizes),  # type: ignore[arg-type]
-                       (tuple(strides[0]), tuple(strides[1]), tuple(strides[2][:2])), WORKSPACE, math.prod(sizes))
-        )  # fmt: skip
+            self.steps.append(Alloc(workspace, (bytes_needed,), (1,), torch.uint8, out.device))
+        a, b, c, *d = (self.slot(name) for name in (left.buffer, right.buffer, out.name, *(r.buffer for r in bias)))
+        self.steps.append(replace(product, slots=(a, b, c, workspace, *d), workspace=bytes_needed))
         return [self.workspaces.pop(out.device)] if node is self.last_products[out.device] else []
+
+    @cached_property
+    def workspace_bytes(self) -> dict[torch.device, int]:
+        """The most bytes of workspace that a product needs, by device."""
+        found: dict[torch.device, int] = {}
+        for step in self.schedule.steps:
+            if (
+                isinstance(step, Extern)
+                and step.by_engine
+                and (out := step.out[0]) is not None
+                and out.device.type != "cpu"
+            ):
+                needed = workspace_of(GpuProduct.of(step.args, out))
+                found[out.device] = max(found.get(out.device, 0), WORKSPACE if needed is None else needed)
+        return found
 
     @cached_property
     def last_products(self) -> dict[torch.device, Extern]:

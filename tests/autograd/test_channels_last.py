@@ -154,17 +154,14 @@ def on_gpu(dtype: torch.dtype, groups: int = 1, rank: int = 2) -> fx.Node:
 def test_the_rule() -> None:
     assert prefers_channels_last(on_gpu(torch.bfloat16))
     assert prefers_channels_last(on_gpu(torch.float16))
-    assert prefers_channels_last(on_gpu(torch.float32))  # TF32 is allowed by default
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        assert prefers_channels_last(on_gpu(torch.float32))
     assert not prefers_channels_last(on_gpu(torch.float64))
     assert not prefers_channels_last(on_gpu(torch.bfloat16, groups=2))
     assert not prefers_channels_last(on_gpu(torch.bfloat16, rank=1))
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         assert not prefers_channels_last(on_gpu(torch.float32))
         assert prefers_channels_last(on_gpu(torch.bfloat16))
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
     with torch.backends.cudnn.flags(enabled=False):
         assert not prefers_channels_last(on_gpu(torch.bfloat16))
 

@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pycompiler import _native, config, graphs
 from pycompiler.ir.plan import Alloc, Aten, GpuProduct, Plan
+from pycompiler.lowering import gpu_matmul
 from pycompiler.runtime.plan_python import PythonPlan
 
 BF16 = torch.bfloat16
@@ -67,7 +68,6 @@ CASES: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
     "batches": (lambda x, y: torch.bmm(x, y.permute(0, 2, 1)), [r(3, 33, 64), r(3, 40, 64)]),
     "one matrix for all batches": (lambda x, y: torch.bmm(x, y.expand(3, 64, 40)), [r(3, 33, 64), r(64, 40)]),
     "two in turn": (lambda x, w: (x @ w) @ w, [r(33, 64), r(64, 64)]),
-    "one row": (lambda x, w: x @ w, [r(1, 640), r(640, 40)]),
 }
 
 
@@ -93,6 +93,7 @@ OTHERS: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
     "scaled": (lambda x, w, b: torch.addmm(b, x, w, alpha=2), [r(33, 64), r(64, 40), r(40)]),
     "a bias of rows": (lambda x, w, b: torch.addmm(b, x, w), [r(33, 64), r(64, 40), r(33, 40)]),
     "a bias of gaps": (lambda x, w, b: torch.addmm(b[::2], x, w), [r(33, 64), r(64, 40), r(80)]),
+    "one row": (lambda x, w: x @ w, [r(1, 640), r(640, 40)]),
     "nothing": (lambda x, w: x @ w, [r(33, 0), r(0, 40)]),
 }
 
@@ -131,7 +132,18 @@ def test_a_torch_without_the_library_calls_aten(monkeypatch: pytest.MonkeyPatch)
     assert counts(planned(f, *inputs)) == (0, 1)
 
 
-def test_products_share_one_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_library_refuses_is_atens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_matmul, "workspace_of", lambda product: None if product.sizes[2] == 40 else 512)
+    assert counts(planned(*_of("contiguous"))) == (0, 1)
+    assert counts(planned(*_of("gradient of a weight"))) == (1, 0)
+
+
+def _of(name: str) -> tuple[Any, ...]:
+    f, inputs = CASES[name]
+    return f, *inputs
+
+
+def test_products_share_one_workspace() -> None:
     f, inputs = CASES["two in turn"]
     plan = planned(f, *inputs)
     products = [s for s in plan.steps if isinstance(s, GpuProduct)]

@@ -180,12 +180,13 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(void* handle, Described* d, Described*
                                           Described* preference, int wanted, Choice* choices, int* found) {
     *found = lt_refuses ? 0 : 1;
     if (lt_refuses) return NOT_SUPPORTED_LT;
+    if (!depth) return 1;  /* CUBLAS_STATUS_NOT_INITIALIZED: no context */
     for (int i = 5; i <= 8; i++)
         if (preference->set[i] != preference->set[5]) return INVALID_VALUE_LT;
     if (preference->set[3] != 2 || wanted != 1) return INVALID_VALUE_LT;
     if (d->set[8] % preference->set[5]) return INVALID_VALUE_LT;
     choices->algorithm[0] = preference->set[5];
-    choices->workspace = preference->set[1], choices->status = 0;
+    choices->workspace = preference->set[5] == 16 ? 512 : 1024, choices->status = 0;
     return 0;
 }
 static float at(const Described* m, const float* p, int transposed, int64_t i, int64_t j) {

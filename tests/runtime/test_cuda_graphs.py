@@ -31,8 +31,8 @@ class FakeRecorder:
 
     device = 0
 
-    def __init__(self, driver: Any, fails: Exception | None = None) -> None:
-        self.driver, self.fails, self.pools = driver, fails, 0
+    def __init__(self, driver: Any, fails: Exception | None = None, draws: bool = False) -> None:
+        self.driver, self.fails, self.draws, self.pools = driver, fails, draws, 0
         driver.fake_recorded.restype = ctypes.c_void_p
 
     def new_pool(self) -> int:
@@ -468,6 +468,20 @@ def test_recordings_end_with_their_plan(driver: Any) -> None:
     assert torch.equal(held, x + 1 + 1)
 
 
+def test_graphs_with_random_numbers_are_replayed_on_one_stream(
+    driver: Any, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replays at once would read each other's seed and position."""
+    monkeypatch.setattr(cuda_graphs, "_DRAWING_STREAMS", {})
+    plan, graphs = with_graphs(driver, add_two(), draws=True)
+    x = torch.randn(40)
+    for stream in (0, 0x1000, 0, 0x1000, 0, 0x1000):
+        driver.fake_stream(0, stream)
+        assert torch.equal(plan(x)[0], x + 1 + 1)
+    assert [r.stream for r in graphs.recordings] == [0]
+    assert sum("on one stream" in line for line in said) == 1
+
+
 def test_arguments_of_a_plan(driver: Any) -> None:
     assert _native.Plan(add_two(), None).graphs is None
     with pytest.raises(TypeError, match="a policy of CUDA graphs"):
@@ -520,6 +534,18 @@ def on(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Te
         (
             graph_of(aten.bernoulli.default, on("cuda:0", 3), result=on("cuda:0", 3), generator=torch.Generator()),
             "aten.bernoulli.default (bernoulli_default) draws random numbers from a generator of the program",
+        ),
+        (
+            graph_of(aten._scaled_dot_product_flash_attention.default, *[on("cuda:0", 2, 4, 8, 16)] * 3, 0.1, result=on("cuda:0", 2, 4, 8, 16)),
+            "aten._scaled_dot_product_flash_attention.default (_scaled_dot_product_flash_attention_default) drops values of an attention",
+        ),
+        (
+            graph_of(aten._scaled_dot_product_flash_attention.default, *[on("cuda:0", 2, 4, 8, 16)] * 3, result=on("cuda:0", 2, 4, 8, 16)),
+            None,
+        ),
+        (
+            graph_of(aten._efficient_attention_backward.default, *[on("cuda:0", 2, 4, 8, 16)] * 5, None, None, None, 8, 8, on("cuda:0", 2, 4, 8), 0.2, result=on("cuda:0", 2, 4, 8, 16)),
+            "aten._efficient_attention_backward.default (_efficient_attention_backward_default) drops values of an attention",
         ),
         (
             graph_of(aten.poisson.default, on("cuda:0", 3), result=on("cuda:0", 3)),

@@ -192,6 +192,30 @@ def test_random_numbers_are_those_of_launches(said: list[str]) -> None:
     assert recorded(said) >= 2
 
 
+def test_a_failed_capture_leaves_the_random_numbers_of_recordings(said: list[str]) -> None:
+    def results(mode: str) -> list[torch.Tensor]:
+        made = []
+        compiled = pycompiler.compile(lambda x: F.dropout(x.relu() @ x.T, 0.5) + 1, mode=mode)
+        for k, x in enumerate(batches(20)):
+            if k == 8 and mode != "default":
+                stream = cuda_graphs._stream_for(0, torch.cuda.current_stream().cuda_stream)
+                with pytest.raises(RuntimeError):
+                    cuda_graphs._captured(
+                        stream, torch.cuda.graph_pool_handle(), lambda: (torch.rand(3, device="cuda").sum().item(),)
+                    )
+            if k in (3, 10):
+                torch.manual_seed(k)
+            made.append(compiled(x).clone())
+        return [*made, torch.cuda.get_rng_state()]
+
+    torch.manual_seed(3)
+    want = results("default")
+    torch.manual_seed(3)
+    got = results("reduce-overhead")
+    assert same([got], [want])
+    assert recorded(said) == 1 and not any("new state" in line for line in said)
+
+
 def test_dropout_of_attention_is_that_of_launches(said: list[str]) -> None:
     def results(mode: str) -> list[torch.Tensor]:
         torch.manual_seed(3)

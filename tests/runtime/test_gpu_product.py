@@ -93,6 +93,17 @@ def test_a_product_without_an_algorithm_is_refused_when_the_plan_is_built(driver
         driver.fake_lt_refuses(0)
 
 
+def test_the_workspace_is_enough_for_all_addresses(driver: Any) -> None:
+    assert _native.gpu_product_workspace(step_of()) == 1024  # more than for aligned addresses
+    driver.fake_lt_refuses(1)
+    try:
+        assert _native.gpu_product_workspace(step_of()) is None
+    finally:
+        driver.fake_lt_refuses(0)
+    with pytest.raises(ValueError, match="without a number"):
+        _native.gpu_product_workspace(step_of(device=torch.device("cuda")))
+
+
 @pytest.mark.parametrize(
     "fields",
     [

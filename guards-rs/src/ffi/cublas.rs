@@ -311,6 +311,12 @@ impl Product {
         Ok(choice)
     }
 
+    /// Bytes of workspace for the algorithms, at aligned addresses and at others.
+    pub fn workspace(&self) -> Outcome<usize> {
+        let _entered = self.context.enter()?;
+        Ok(self.aligned.workspace.max(self.choose(self.itemsize)?.workspace))
+    }
+
     /// torch's current stream of this thread.
     pub fn stream(&self) -> Outcome<usize> {
         self.context.stream()
@@ -319,6 +325,7 @@ impl Product {
     /// Starts the product and does not wait for it.  The addresses are those of matrices like `Problem`'s, and
     /// of `Problem::workspace` bytes that nothing else uses on the stream meanwhile.
     pub fn start(&self, [left, right, out]: [usize; 3], bias: usize, workspace: usize, stream: usize) -> Outcome<()> {
+        let _entered = self.context.enter()?;
         let choice = if (left | right | out | bias).is_multiple_of(ALIGNED) {
             &self.aligned
         } else if let Some(choice) = self.unaligned.get() {
@@ -327,7 +334,6 @@ impl Product {
             let choice = self.choose(self.itemsize)?;
             self.unaligned.get_or_init(|| choice)
         };
-        let _entered = self.context.enter()?;
         let description = self.description.lock().unwrap_or_else(PoisonError::into_inner);
         if self.has_bias {
             set(self.library, self.library.set_product, &description, BIAS_POINTER, bias)?;

@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::{Frame, StepError};
-use crate::ffi::aten::Failure;
+use crate::ffi::aten::{Failure, Outcome};
 use crate::ffi::cublas::{Problem, Product};
 
 pub struct GpuProduct {
@@ -53,6 +53,11 @@ impl GpuProduct {
             work: step.getattr("work")?.extract()?,
             text,
         })
+    }
+
+    /// Bytes of workspace for the product's algorithms.
+    pub fn workspace(&self) -> Outcome<usize> {
+        self.product.workspace()
     }
 }
 

@@ -57,11 +57,13 @@ def followed(finish: Nest, later: Nest) -> Nest | None:
 
 
 def followers(rest: Sequence[Nest], group: KernelGroup) -> Iterator[Nest]:
-    """The nests of `rest` that may run before those that precede them."""
+    """The nests of `rest` that may run before those that precede them.  New values of inputs stay in kernels of their own:
+    warps that have no part in a store may load the input later than the warp that stores."""
     read, written = set[str](), set[str]()
     for nest in rest:
         reads, writes = _touched(nest, group)
-        if reads.isdisjoint(written) and writes.isdisjoint(read | written):
+        stores = any(name in group.stores for s in nest.stages for name in s.outputs)
+        if not stores and reads.isdisjoint(written) and writes.isdisjoint(read | written):
             yield nest
         read |= reads
         written |= writes
