@@ -149,9 +149,11 @@ class _Pass:
     def visit(self, node: fx.Node) -> None:
         with self.graph.inserting_before(node):
             if "gradient" in node.meta:
-                for a in self.changed(node):
+                for a in node.all_input_nodes:
                     if view_root(a) in self.visible:
-                        node.replace_input_with(a, self.as_traced(a, {}))  # the node that the graph returns
+                        node.replace_input_with(
+                            a, self.as_traced(a, {})
+                        )  # the node that the graph returns, or a view of it
             given = node.args
             step = self.convolve if node.target in CONVOLUTIONS else self.carry
             if not step(node):
@@ -229,9 +231,9 @@ class _Pass:
 
     def as_traced(self, a: fx.Node, place: Mapping[str, Any]) -> fx.Node:
         """`a` with the strides of the trace, for a reader with the meta `place`."""
-        if a not in self.traced:
+        if a not in self.traced and (not _is_view(a) or view_root(a) not in self.traced):
             return a
-        old = self.traced[a]
+        old = self.traced.get(a, a.meta["val"])
         if _is_view(a):
             key = (a, "traced", *_place(place))
             if key not in self.copies:

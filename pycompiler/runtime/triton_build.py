@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,8 @@ from pycompiler.ir.plan import Binary, Launch, Plan
 from pycompiler.logs import artifact
 from pycompiler.runtime import disk_cache, triton_compile
 from pycompiler.runtime.triton_compile import OPTIONS, Job, LaunchData, load, triton_version, unpacked_sums
-from pycompiler.runtime.triton_workers import WORKERS, Batch
+from pycompiler.runtime.triton_worker import triton_variables
+from pycompiler.runtime.triton_workers import END_S, WORKERS, Batch
 from pycompiler.torch_compat import interrupts
 
 log_cache = artifact("cache")
@@ -68,9 +71,19 @@ def job_of(text: str, step: Launch, capability: int) -> tuple[str, Job]:
     """(key in the cache, job) of a kernel, whose module is `text`."""
     plain = _COMMENTS.sub("", text).replace(f"def {step.kernel}(", "def kernel(").rstrip()
     said = f"{step.types} {step.constants} {step.checks} {capability}"
-    key = disk_cache.digest("triton kernel", triton_version(), str(OPTIONS), plain, said)
+    key = disk_cache.digest(
+        "triton kernel", "unpacked", triton_version(), str(OPTIONS), plain, said, *settings_of(os.environ)
+    )
     name = f"{operators_in(text)}_{key[:8]}"
     return key, _job(plain.replace("def kernel(", f"def {name}("), replace(step, kernel=name), capability)
+
+
+def settings_of(environment: Mapping[str, str]) -> list[str]:
+    """The environment variables by which Triton and the assembler may make another binary."""
+    found = triton_variables(environment).items()
+    return sorted(
+        f"{name}={value}" for name, value in found if not name.endswith(("_DIR", "_HOME", "_MANAGER", "_INTERPRET"))
+    )
 
 
 _COMMENTS = re.compile(r"^ +#.*\n", re.MULTILINE)
@@ -120,21 +133,40 @@ def _side_by_side(jobs: Mapping[str, Job], count: int) -> dict[str, Path]:
         with compile_names.named_compile(title):
             return _entry(key, job, made)
 
-    threads = ThreadPoolExecutor(count, "pycompiler triton")
+    entries: dict[str, Path] = {}
+    errors: list[BaseException] = []
+    waiting = deque(jobs.items())
+
+    def work() -> None:
+        while waiting and not errors and not batch.is_cancelled:
+            with contextlib.suppress(IndexError):  # another thread took the last one
+                key, job = waiting.popleft()
+                try:
+                    entries[key] = entry(key, job)
+                except BaseException as error:
+                    errors.append(error)
+
+    # Daemons, since the program's end waits for no kernel.  A thread that cannot start leaves its jobs to this one.
+    threads = [threading.Thread(target=work, name="pycompiler triton", daemon=True) for _ in range(count)]
     try:
-        futures = {key: threads.submit(entry, key, job) for key, job in jobs.items()}
-        left = set(futures.values())
-        while left:
-            done, left = wait(left, POLL_S, FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-            interrupts.check()
+        with contextlib.suppress(RuntimeError):  # the interpreter ends
+            for thread in threads:
+                thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(POLL_S)
+                interrupts.check()
+        if waiting and not errors:
+            work()
+        if errors:
+            raise errors[0]
     except BaseException:
         WORKERS.cancel(batch)
+        for thread in threads:
+            if thread.is_alive():
+                thread.join(END_S)  # the worker is killed; one that has not started yet is not waited for
         raise
-    finally:
-        threads.shutdown(cancel_futures=True)
-    return {key: future.result() for key, future in futures.items()}
+    return entries
 
 
 def _entry(key: str, job: Job, make: Callable[[Job], LaunchData]) -> Path:

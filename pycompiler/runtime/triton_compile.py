@@ -66,7 +66,7 @@ def is_customised() -> bool:
         return True
     known = sys.modules.get("triton.knobs")
     hook = None if known is None else known.runtime.add_stages_inspection_hook
-    return hook is not None and getattr(hook, "__self__", None) is not _HOOK
+    return (_HOOK.before if getattr(hook, "__self__", None) is _HOOK else hook) is not None
 
 
 def compiled(job: Job) -> Any:
@@ -102,14 +102,31 @@ class _SumHook:
         from triton import knobs
 
         self.lock.acquire()
-        self.before = knobs.runtime.add_stages_inspection_hook
-        knobs.runtime.add_stages_inspection_hook = self.stages
+        try:
+            self.before = knobs.runtime.add_stages_inspection_hook
+            knobs.runtime.add_stages_inspection_hook = self.stages
+        except BaseException:
+            self.lock.release()
+            raise
 
     def __exit__(self, *_: object) -> None:
+        try:
+            self.restore()
+        finally:
+            self.lock.release()
+
+    def restore(self) -> None:
         from triton import knobs
 
-        knobs.runtime.add_stages_inspection_hook = self.before
-        self.lock.release()
+        before, self.before = self.before, None
+        knobs.runtime.add_stages_inspection_hook = before
+
+    def after_fork(self) -> None:
+        """In a forked process: the thread that was inside of the context is not there."""
+        if self.lock.locked():
+            self.lock = threading.Lock()
+            if sys.modules.get("triton.knobs") is not None:
+                self.restore()
 
     def stages(self, backend: Any = None, stages: Any = None, *rest: Any) -> Any:
         """Called for a part of Triton's cache key and hash, or with the stages of a compilation."""
@@ -124,6 +141,7 @@ class _SumHook:
 
 
 _HOOK = _SumHook()
+os.register_at_fork(after_in_child=_HOOK.after_fork)
 _PACKED_SUM = re.compile(r"add\.[su]16x2\s+(%\w+), (%\w+), (%\w+);")
 
 

@@ -1,7 +1,8 @@
 """A process that compiles Triton kernels for its parent (`triton_workers.py` starts it).
 
-In: on stdin, the parent's `sys.path`; then pairs (`Job`, the environment variables of Triton).  Out: on stdout, the version
-of Triton; then for each job the fields of its binary, or the text of an error.  Messages are pickles behind their length.
+In: on stdin, the parent's `sys.path`; then pairs (`Job`, the environment variables of Triton).  Out: on the pipe whose
+number is the program's argument, the version of Triton; then for each job the fields of its binary, or the text of an
+error.  Messages are pickles behind their length.
 
 The process ends when its stdin ends, which is when the parent ends or drops it, and after IDLE_S seconds without a job.
 It is started by this file's path and imports no torch: torch takes seconds, and its parent's program must not run again.
@@ -21,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 IDLE_S = 120.0
-OF_TRITON = "TRITON_"  # prefix of environment variables
+OF_TRITON = ("TRITON_", "PTXAS_", "DISABLE_PTXAS_", "NVPTX_")  # beginnings of environment variables
 _LENGTH = struct.Struct("<Q")
 
 
@@ -54,10 +55,9 @@ def triton_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def main() -> None:
-    jobs, answers = os.dup(0), os.dup(1)
+    jobs, answers = os.dup(0), int(sys.argv[1])
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    os.dup2(2, 1)  # compilers may print
     sys.path[:] = receive(jobs)
     package = types.ModuleType("pycompiler")  # its own __init__ would import torch
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]

@@ -9,7 +9,7 @@ Processes and not threads: Triton holds the interpreter's lock for a third of a 
 while a background thread compiles.
 
 - A worker starts when a job finds none free, at most `limit()`.  Workers live until the program ends, or are idle.
-- A worker that ends during a job is replaced, and the job is started once more; after a second end it is an error.
+- A worker that crashes during a job is replaced, and the job is started once more; after a second crash it is an error.
 - A forked process closes its copies of the pipes and has no workers: each process has its own.
 - Workers are in a session of their own, so Ctrl-C does not reach them.  The thread that waits is interrupted, and `cancel`
   kills the workers of its batch.
@@ -40,6 +40,7 @@ START_S = 60.0  # a worker that has not imported Triton after this time hangs
 MOST_WORKERS = 32
 JOBS_EACH = 3  # jobs of a worker that make up for its start: an import of Triton takes as long as three kernels
 ATTEMPTS = 2
+END_S = 1.0  # a process that has closed its pipe ends in this time
 
 
 class WorkerEnded(Exception):
@@ -62,14 +63,22 @@ class Worker:
     """A running worker process.  Raises OSError or WorkerEnded if it cannot be started."""
 
     def __init__(self, version: str) -> None:
-        if getattr(sys, "frozen", False) or not sys.executable:
+        if getattr(sys, "frozen", False) or "python" not in Path(sys.executable or "").name.lower():
             raise OSError("the program contains its own Python")  # sys.executable would be the program
-        command = [sys.executable, "-P", str(Path(triton_worker.__file__))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-                                        start_new_session=True)  # fmt: skip
+        answers, theirs = os.pipe()  # not stdout, to which the start of any Python program may print
+        self.answers = os.fdopen(answers, "rb", buffering=0)
+        try:
+            command = [sys.executable, "-P", str(Path(triton_worker.__file__)), str(theirs)]
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0,
+                                            pass_fds=(theirs,), start_new_session=True)  # fmt: skip
+        except BaseException:
+            self.answers.close()
+            raise
+        finally:
+            os.close(theirs)
         self.batch: Batch | None = None
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.jobs, self.answers = self.process.stdin, self.process.stdout
+        assert self.process.stdin is not None
+        self.jobs = self.process.stdin
         try:
             found = self._ask([os.path.abspath(p) for p in sys.path], START_S)
             if found != version:
@@ -137,15 +146,21 @@ class Workers:
     def compile(self, job: Job, batch: Batch, version: str) -> LaunchData | None:
         """The fields of the job's binary; None: the caller compiles the job.  Waits for a free worker.  `version`: Triton's."""
         status: int | None = None
-        for _ in range(ATTEMPTS):
+        crashes = 0
+        for _ in range(2 * MOST_WORKERS):  # all may end, after a time without jobs, when their next jobs come
+            if crashes == ATTEMPTS:
+                break
             worker = self._taken(batch, version)
             if worker is None:
                 return None
             try:
                 answer = worker.ask(job)
             except WorkerEnded:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(END_S)  # for its own status
                 self._drop(worker)
                 status = worker.process.returncode
+                crashes += status != 0
                 continue
             except BaseException:
                 self._drop(worker)
@@ -157,7 +172,7 @@ class Workers:
             return answer
         if batch.is_cancelled:
             raise Stopped
-        raise RuntimeError(f"{ATTEMPTS} processes ended (status {status}) while they compiled a kernel:\n{job.text}")
+        raise RuntimeError(f"{crashes} processes ended (status {status}) while they compiled a kernel:\n{job.text}")
 
     def _taken(self, batch: Batch, version: str) -> Worker | None:
         with self.changed:

@@ -426,6 +426,24 @@ def test_the_gradient_reads_an_output_as_it_is_now(forced: list[int]) -> None:
     assert_same(found[1], found[0], tolerance=1e-4)
 
 
+def test_the_gradient_reads_views_of_an_output_as_it_is_now(forced: list[int]) -> None:
+    """With one channel, the views have the same strides in both layouts."""
+    conv, x = nn.Conv2d(4, 1, 3, padding=1), torch.randn(2, 4, 8, 6)
+
+    def program(x: torch.Tensor) -> Any:
+        y = conv(x)
+        return y, (y[:, 0] * x[:, 0]).sum() + y.squeeze(1).square().sum()
+
+    found = []
+    for run in (program, pycompiler.compile(program, fullgraph=True)):
+        conv.zero_grad()
+        y, z = run(x)
+        y.data.mul_(3.0)
+        z.backward()
+        found.append(conv.weight.grad)
+    assert_same(found[1], found[0], tolerance=1e-4)
+
+
 def test_second_derivatives_and_checkpoints(forced: list[int]) -> None:
     module, x = Net(), torch.randn(2, 4, 8, 6, requires_grad=True)
 

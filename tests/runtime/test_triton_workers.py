@@ -70,11 +70,11 @@ def build(of: Plan) -> Plan:
 def source(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers run `text`; it may use the functions of `triton_worker`."""
     head = f"import os, sys, time\nsys.path.insert(0, {str(Path(triton_worker.__file__).parent)!r})\n"
-    path.write_text(head + "from triton_worker import receive, send\n" + textwrap.dedent(text))
+    path.write_text(head + "from triton_worker import receive, send\nOUT = int(sys.argv[1])\n" + textwrap.dedent(text))
     monkeypatch.setattr(triton_worker, "__file__", str(path))
 
 
-READY = f"receive(0)\nsend(1, {triton_compile.triton_version()!r})\n"
+READY = f"print('a greeting of the start', flush=True)\nreceive(0)\nsend(OUT, {triton_compile.triton_version()!r})\n"
 
 
 def test_workers_make_the_same_binaries(workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,13 +125,29 @@ def test_a_job_whose_worker_ends_is_started_once_more(
     source(
         tmp_path / "worker.py",
         READY + f"receive(0)\nif not os.path.exists({str(seen)!r}):\n    open({str(seen)!r}, 'w')\n    os._exit(3)\n"
-        "send(1, (b'image', 'entry', (), 32, 0))\nreceive(0)\n",
+        "send(OUT, (b'image', 'entry', (), 32, 0))\nreceive(0)\n",
         monkeypatch,
     )
     (job,) = (triton_build.job_of(text, s, 90)[1] for text, s in first_kernel())
     version = triton_compile.triton_version()
     assert workers.compile(job, Batch(), version) == (b"image", "entry", (), 32, 0)
     assert workers.started == 2
+
+
+def test_workers_that_end_without_a_job_are_replaced(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end after a time without jobs, and the next job may come just then."""
+    seen = tmp_path / "seen"
+    source(
+        tmp_path / "worker.py",
+        READY + f"open({str(seen)!r}, 'a').write('.')\nif len(open({str(seen)!r}).read()) < 4:\n    sys.exit(0)\n"
+        "receive(0)\nsend(OUT, (b'image', 'entry', (), 32, 0))\nreceive(0)\n",
+        monkeypatch,
+    )
+    (job,) = (triton_build.job_of(text, s, 90)[1] for text, s in first_kernel())
+    assert workers.compile(job, Batch(), triton_compile.triton_version()) == (b"image", "entry", (), 32, 0)
+    assert workers.started == 4
 
 
 def first_kernel() -> list[tuple[str, Any]]:
@@ -149,7 +165,7 @@ def test_workers_that_end_with_each_job_are_an_error(
     assert not workers.busy and not list(Path(config.cache_dir).glob("*"))
 
 
-@pytest.mark.parametrize("text", ["os._exit(1)\n", "receive(0)\nsend(1, '0.0')\ntime.sleep(60)\n"])
+@pytest.mark.parametrize("text", ["os._exit(1)\n", "receive(0)\nsend(OUT, '0.0')\ntime.sleep(60)\n"])
 def test_without_workers_the_process_compiles(
     text: str, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,3 +279,37 @@ def test_workers_end_with_the_program_which_does_not_run_again(end: str, tmp_pat
         assert ends(pids)
         if "fork" not in end:
             assert running.stdout.read() == ""
+
+
+LATE = """
+import sys, threading, time
+sys.path[:0] = [{root!r}, {here!r}]
+from pycompiler import config
+config.compile_threads = 2
+import test_triton_workers as t
+of = t.plan()
+def late():
+    time.sleep(0.5)  # the program's own code has ended
+    print(len(t.build(of).binaries), flush=True)
+threading.Thread(target=late).start()
+"""
+
+
+@pytest.mark.usefixtures("cold")
+def test_a_thread_compiles_after_the_end_of_the_main_thread(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(LATE.format(root=str(ROOT), here=str(ROOT / "tests" / "runtime")))
+    environment = {**os.environ, "PYCOMPILER_CACHE_DIR": config.cache_dir}
+    done = subprocess.run(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, text=True, env=environment, timeout=100, check=True
+    )
+    assert done.stdout.strip() == str(len(KERNELS))
+
+
+def test_settings_of_the_assembler_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    ((text, step),) = first_kernel()
+    plain = triton_build.job_of(text, step, 90)[0]
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    assert triton_build.job_of(text, step, 90)[0] == plain
+    monkeypatch.setenv("DISABLE_PTXAS_OPT", "1")
+    assert triton_build.job_of(text, step, 90)[0] != plain
