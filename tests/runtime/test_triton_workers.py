@@ -212,6 +212,8 @@ def test_an_interrupt_ends_the_wait(workers: Workers, tmp_path: Path, monkeypatc
     thread.join()
     assert time.monotonic() - begin < 60 and len(processes) == 2
     assert all(p.wait(10) == -signal.SIGKILL for p in processes)
+    while (workers.busy or list(disk_cache.open_root().glob("*"))) and time.monotonic() - begin < 90:
+        time.sleep(0.05)  # the threads that waited for the workers end by themselves
     assert not workers.busy and not workers.idle
     assert not list(disk_cache.open_root().glob("*"))  # neither work folders nor locks
 
