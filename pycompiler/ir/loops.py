@@ -118,7 +118,8 @@ class Extern:
     `out` are fresh buffers that receive the results (strides from the fake trace; None for an unused or undefined result).
     `mutates` names argument buffers that the kernel writes.
     `checked`: earlier loops have already checked the data for which the kernel would raise.
-    `by_engine`: the engine's own kernel computes it (`ir.plan.Product`), into the memory of `out`.
+    `by_engine`: the engine computes it (`ir.plan.Product`, `ir.plan.GpuProduct`), into the memory of `out`, with so many
+    bytes of `workspace`.
     """
 
     op: torch._ops.OpOverload
@@ -129,6 +130,7 @@ class Extern:
     origin: tuple[str, ...] = ()
     checked: bool = False
     by_engine: bool = False
+    workspace: int = 0
 
 
 @dataclass(frozen=True)

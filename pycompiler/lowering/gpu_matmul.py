@@ -7,6 +7,7 @@ ATen's call asks the library for an algorithm each time, which takes the host 20
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,10 +15,9 @@ import torch
 
 from pycompiler import _native, config
 from pycompiler.ir.loops import Buffer, Extern, Ref
-from pycompiler.ir.plan import CUDA_DTYPES, GpuProduct
+from pycompiler.ir.plan import CUDA_DTYPES, WORKSPACE, GpuProduct
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.values import Value, contiguous_strides, to_exprs
-from pycompiler.operators.gpu_matmul import workspace_of
 from pycompiler.symbolic.expr import ONE, ZERO, Expr
 
 ALIGNED = 16  # bytes; cuBLASLt has fast kernels for rows that start at multiples of them
@@ -47,8 +47,25 @@ def product_of(low: Lowering, operands: Sequence[Value], out: Buffer, scales: Ma
     fits = fits and all(
         ref.stride == (ONE,) and ref.shape == out.shape[-1:] and is_multiple(ref.offset, size) for ref in bias
     )
-    fits = fits and left.shape[-2] != 1 and workspace_of(GpuProduct.of(refs, out)) is not None
-    return Extern(low.op, refs, {} if fits else dict(scales), (out,), origin=(low.node.name,), by_engine=fits)
+    needed = workspace_of(GpuProduct.of(refs, out)) if fits and left.shape[-2] != 1 else None
+    if needed is None:
+        return Extern(low.op, refs, dict(scales), (out,), origin=(low.node.name,))
+    return Extern(low.op, refs, {}, (out,), origin=(low.node.name,), by_engine=True, workspace=needed)
+
+
+LEAST = 256  # bytes of workspace; an address is given in any case
+
+
+def workspace_of(product: GpuProduct) -> int | None:
+    """Bytes for the library's algorithms, or None if it refuses the product.  `WORKSPACE` is always enough; it is the answer
+    on a machine without a GPU."""
+    return _asked(product) if torch.cuda.is_available() else WORKSPACE
+
+
+@functools.cache
+def _asked(product: GpuProduct) -> int | None:
+    needed = _native.gpu_product_workspace(product)
+    return None if needed is None else max(needed, LEAST)
 
 
 def may_multiply(low: Lowering) -> bool:

@@ -19,7 +19,6 @@ from pycompiler import config
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern, Ref, checks
 from pycompiler.ir.plan import (
-    WORKSPACE,
     Alloc,
     Aten,
     Compute,
@@ -37,7 +36,6 @@ from pycompiler.ir.plan import (
     Step,
     View,
 )
-from pycompiler.operators.gpu_matmul import workspace_of
 from pycompiler.operators.packed_weights import packing
 from pycompiler.operators.propagate import is_ordinary
 from pycompiler.runtime.build import BuiltLibrary
@@ -204,17 +202,11 @@ class _PlanBuilder:
 
     @cached_property
     def workspace_bytes(self) -> dict[torch.device, int]:
-        """The most bytes of workspace that a product needs, by device."""
+        """The most bytes of workspace that a call needs, by device."""
         found: dict[torch.device, int] = {}
         for step in self.schedule.steps:
-            if (
-                isinstance(step, Extern)
-                and step.by_engine
-                and (out := step.out[0]) is not None
-                and out.device.type != "cpu"
-            ):
-                needed = workspace_of(GpuProduct.of(step.args, out))
-                found[out.device] = max(found.get(out.device, 0), WORKSPACE if needed is None else needed)
+            if isinstance(step, Extern) and step.workspace and (out := step.out[0]) is not None:
+                found[out.device] = max(found.get(out.device, 0), step.workspace)
         return found
 
     @cached_property
