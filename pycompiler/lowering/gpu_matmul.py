@@ -94,10 +94,16 @@ def sums_in_float32(dtype: torch.dtype) -> bool:
     """Whether ATen's products on GPUs add in float32, or may add so."""
     if dtype is torch.float16:
         return not getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False)
+    return dtype is not torch.float32 or not uses_tf32()
+
+
+def uses_tf32() -> bool:
+    """Whether ATen may multiply float32 matrices on GPUs in TF32.  torch has an older and a newer setting, and refuses to read
+    the older one if the newer one was set."""
     try:
-        return dtype is not torch.float32 or not torch.backends.cuda.matmul.allow_tf32
-    except RuntimeError:  # torch's newer setting was used
-        return False
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:
+        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 def is_aligned(matrices: Ref, itemsize: int) -> bool:

@@ -222,20 +222,25 @@ def refuses(op: object, args: Sequence[Any]) -> bool:
 
 @cache
 def _dropout_at(op: OpOverload) -> tuple[int, float] | None:
-    """Position and default of the dropout probability of an attention operator, or None."""
+    """Position and default of the dropout probability of an attention or of its gradient, or None."""
     found = [(i, a.default_value or 0.0) for i, a in enumerate(op._schema.arguments) if a.name == "dropout_p"]
-    return found[0] if found and facts_of(op).draws else None
+    return found[0] if found else None
+
+
+def dropout_of(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The dropout probability in a call of an attention or of its gradient; None for another operator."""
+    place = _dropout_at(op) if isinstance(op, OpOverload) else None
+    if place is None:
+        return None
+    at, default = place
+    return args[at] if at < len(args) else kwargs.get("dropout_p", default)
 
 
 def drops_nothing(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether this call of a drawing operator has dropout probability 0, so that it does not draw."""
     if op is torch.ops.aten.native_dropout.default:
         return args[2:3] == (False,) or kwargs.get("train", True) is False
-    place = _dropout_at(op) if isinstance(op, OpOverload) else None
-    if place is None:
-        return False
-    at, default = place
-    share = args[at] if at < len(args) else kwargs.get("dropout_p", default)
+    share = dropout_of(op, args, kwargs) if facts_of(op).draws else None
     return type(share) in (int, float) and share == 0
 
 

@@ -37,7 +37,7 @@ from pycompiler import _native, config
 from pycompiler.ir.plan import READS, Aten, CopyInto, CountVersions, GpuProduct, Kernel, Launch, Plan, slots_of
 from pycompiler.logs import artifact
 from pycompiler.operators.kernel_type_checks import tensors_of
-from pycompiler.operators.operator_facts import TORCHS, drops_nothing, facts_of, written_by
+from pycompiler.operators.operator_facts import TORCHS, dropout_of, drops_nothing, facts_of, written_by
 from pycompiler.operators.process_groups import NAMESPACES, launches
 
 log = artifact("cudagraphs")
@@ -384,17 +384,8 @@ def _on_host(gm: fx.GraphModule) -> str | None:
 def _dropping(gm: fx.GraphModule) -> str | None:
     """Attention with dropout.  Its forward keeps the seed on the host, unless it is recorded, and its backward reads it there,
     unless it is recorded: one of them recorded without the other reads the wrong memory."""
-    found = (n for n in gm.graph.nodes if _dropout_of(n) != 0)
+    found = (n for n in gm.graph.nodes if dropout_of(n.target, n.args, n.kwargs) not in (None, 0))
     return next((f"{_shown(n)} drops values of an attention" for n in found), None)
-
-
-def _dropout_of(node: fx.Node) -> Any:
-    """The dropout probability of an attention, or of its gradient; else 0."""
-    schema = getattr(node.target, "_schema", None)
-    for at, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.name == "dropout_p":
-            return node.args[at] if at < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
-    return 0
 
 
 def _drawing(gm: fx.GraphModule) -> str | None:

@@ -125,7 +125,9 @@ class _SumHook:
         """In a forked process: the thread that was inside of the context is not there."""
         if self.lock.locked():
             self.lock = threading.Lock()
-            if sys.modules.get("triton.knobs") is not None:
+            known = sys.modules.get("triton.knobs")
+            hook = None if known is None else known.runtime.add_stages_inspection_hook
+            if getattr(hook, "__self__", None) is self:
                 self.restore()
 
     def stages(self, backend: Any = None, stages: Any = None, *rest: Any) -> Any:

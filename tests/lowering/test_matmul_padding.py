@@ -233,4 +233,4 @@ def test_what_pays() -> None:
     weight, logits = 2 * 768 * 50257, 2 * 4096 * 50257
     assert pays(2, head, weight + logits, weight + logits)
     assert not pays(2, head // 64, weight + logits // 64, weight)
-    assert not pays(2, 10**9 - 1, 0, 0) and pays(2, 10**9, 0, 0)
+    assert not pays(2, 1023**3, 0, 0) and pays(2, 1535**3, 0, 0)
