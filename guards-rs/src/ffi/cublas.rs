@@ -1,8 +1,9 @@
 //! Products of matrices on NVIDIA GPUs by cuBLASLt, the library that torch has loaded.
 //!
 //! In: a `Problem`: sizes, strides and dtype of row-major matrices, with an optional bias of each column.  Out: `Product`,
-//! whose descriptors and algorithm are found once.  `Product::start` only starts the kernel: a fifth of the time of
-//! ATen's call, which asks the library for an algorithm each time.  Sums are in float32, also those of partial results.
+//! whose descriptors and algorithm are found once.  `Product::start` only starts the kernel.  ATen's call, which asks the
+//! library for an algorithm each time, takes the host up to three times as long.  Sums are in float32, also those of
+//! partial results.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -340,8 +341,8 @@ impl Product {
         }
         let (one, zero) = (1.0f32, 0.0f32);
         let matrices = &self.matrices;
-        // SAFETY: live objects of the library; the plan's builder checked sizes and strides against the buffers, and
-        // the library copies the numbers before it returns.
+        // SAFETY: live objects of the library; the compiler made the plan with sizes and strides of its buffers, as for
+        // a kernel, and the library copies the numbers before it returns.
         let status = unsafe {
             (self.library.multiply)(
                 self.handle as Raw,
