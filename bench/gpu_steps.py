@@ -2,9 +2,10 @@
 
     python bench/gpu_steps.py [--json out.json] [--only linear] [--repeat 30]
 
-Cases, forward without gradients and forward + backward: 50 x (Linear, ReLU); in bfloat16 BERT-base and GPT-2 (8 x 512,
-need `transformers`) and ResNet-50 (32 x 224 x 224, needs `torchvision`).  Prints medians in milliseconds: `host` until
-the call returns, `wall` until the GPU is done, and the peak of allocated memory in MiB.  Dropout is off.
+Cases, forward without gradients and forward + backward: 50 x (Linear, ReLU); in bfloat16 BERT-base, GPT-2 and a Llama of
+4 layers of 2048 (8 x 512 tokens, need `transformers`), ResNet-50 and ViT-B/16 (32 x 224 x 224, need `torchvision`).
+Prints medians in milliseconds: `host` until the call returns, `wall` until the GPU is done; `kernels`, the sum of the
+times of one step's kernels; and the peak of allocated memory in MiB.  Dropout is off.
 """
 
 from __future__ import annotations
@@ -75,6 +76,23 @@ def gpt2(backward: bool) -> tuple[nn.Module, Callable[[Any], Step]]:
     return of_model(GPT2LMHeadModel(settings), ids, lambda out: out.logits, backward)
 
 
+def llama(backward: bool) -> tuple[nn.Module, Callable[[Any], Step]]:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 4, "num_attention_heads": 16}
+    ids = torch.randint(0, 32000, (8, 512), device="cuda")
+    return of_model(LlamaForCausalLM(LlamaConfig(**sizes, use_cache=False)), ids, lambda out: out.logits, backward)
+
+
+def vit(backward: bool) -> tuple[nn.Module, Callable[[Any], Step]]:
+    from torchvision.models import vit_b_16 as make
+
+    torch.manual_seed(0)
+    images = torch.randn(32, 3, 224, 224, device="cuda", dtype=torch.bfloat16)
+    return of_model(make(), images, lambda out: out, backward)
+
+
 def resnet50(backward: bool) -> tuple[nn.Module, Callable[[Any], Step]]:
     from torchvision.models import resnet50 as make
 
@@ -89,7 +107,7 @@ def trained(model: nn.Module, loss: Tensor) -> None:
 
 
 def cases() -> dict[str, Callable[[], tuple[nn.Module, Callable[[Any], Step]]]]:
-    makers = {"linear": linear, "bert": bert, "gpt2": gpt2, "resnet50": resnet50}
+    makers = {"linear": linear, "bert": bert, "gpt2": gpt2, "llama": llama, "resnet50": resnet50, "vit": vit}
     kinds = {"forward": False, "training": True}
     return {f"{name}, {kind}": functools.partial(make, backward) for name, make in makers.items()
             for kind, backward in kinds.items()}  # fmt: skip
@@ -108,7 +126,17 @@ def medians(step: Step, repeat: int) -> dict[str, float]:
         torch.cuda.synchronize()
         wall.append(time.perf_counter() - start)
     middle = {name: sorted(times)[len(times) // 2] * 1e3 for name, times in (("host", host), ("wall", wall))}
-    return {**middle, "peak": torch.cuda.max_memory_allocated() / 2**20}
+    return {**middle, "peak": torch.cuda.max_memory_allocated() / 2**20, "kernels": kernel_time(step)}
+
+
+def kernel_time(step: Step) -> float:
+    """Milliseconds that the kernels of one step take, together."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        step()
+        torch.cuda.synchronize()
+    return sum(event.self_device_time_total for event in recorded.key_averages()) / 1e3
 
 
 def rows(only: str, kinds: str, repeat: int) -> Iterator[dict[str, Any]]:
@@ -146,7 +174,7 @@ def main() -> None:
     found = []
     for row in rows(options.only, options.kinds, options.repeat):
         found.append(row)
-        times = "  ".join(f"{name} {row[name]:8.3f} ms" for name in ("host", "wall"))
+        times = "  ".join(f"{name} {row[name]:8.3f} ms" for name in ("host", "wall", "kernels"))
         print(
             f"{row['case']:18} {row['kind']:22} {times}  peak {row['peak']:6.0f} MiB  first {row['first']:5.1f} s",
             flush=True,

@@ -337,6 +337,12 @@ KNOBS: tuple[Knob, ...] = (
         env=("TORCHINDUCTOR_CUDAGRAPHS",),
     ),
     Knob(
+        "triton.batch_launches",
+        (_B,),
+        True,
+        "start kernels that follow each other by one call of the driver, once their arguments repeat; False: one by one",
+    ),
+    Knob(
         "triton.cudagraph_dynamic_shape_rerecord_limit",
         (_I,),
         8,

@@ -14,6 +14,7 @@
 //! - `arena.rs`: memory;
 //! - `argument.rs`, `aten.rs`, and its routes `by_shim.rs`, `by_stack.rs`, `by_python.rs`: operators;
 //! - `launch.rs`: GPU kernels;
+//! - `launch_batch.rs`: launches that follow each other, started together;
 //! - `cuda_graphs.rs`: recordings of all GPU kernels of a call;
 //! - `pack.rs`: packed weights;
 //! - `pins.rs`, `shared.rs`: foreign code, and inputs that share memory;
@@ -29,6 +30,7 @@ mod by_stack;
 mod cuda_graphs;
 mod gpu_product;
 mod launch;
+mod launch_batch;
 mod object;
 mod pack;
 mod pins;
@@ -60,6 +62,7 @@ use aten::Aten;
 use cuda_graphs::{Graphs, Replay};
 use gpu_product::GpuProduct;
 use launch::Launch;
+use launch_batch::{Batch, Recordings};
 use pack::Pack;
 use pins::Pins;
 use real::Real;
@@ -197,6 +200,9 @@ pub struct Plan {
     rooms: Vec<DynamicBlock>,
     exclusive: shared::Exclusive,
     graphs: Option<Graphs>,
+    /// Whether launches that follow each other start together.
+    batches: bool,
+    recordings: Recordings,
     /// Whether a step may run Python code: an operator, a version count, or a computed float.
     may_run_python: bool,
     source: Py<PyAny>,
@@ -228,6 +234,9 @@ struct Frame<'a, 'py> {
     threads: Option<i32>,
     /// The device of the last GPU kernel, and its stream.
     stream: Option<(i32, usize)>,
+    batch: Batch,
+    /// The owner of the inputs, if each input may be freed after its last use.
+    taken: Option<&'a InputList>,
     room: (Numbers, Numbers),
 }
 
@@ -347,14 +356,19 @@ impl Plan {
             blocks,
             threads,
             stream,
+            batch: Batch::default(),
+            taken,
             room,
         };
         if is_odd {
             frame.materialise().map_err(|error| self.explain_binding(error))?;
         }
         match eye() {
-            None => self.run_steps(&mut frame, taken, |_, _| ())?,
-            Some(eye) => self.run_steps_seen(&mut frame, taken, &eye)?,
+            None => {
+                frame.batch.gathers = self.batches;
+                self.run_steps(&mut frame, |_, _| ())?;
+            }
+            Some(eye) => self.run_steps_seen(&mut frame, &eye)?,
         }
         frame.gil.acquire();
         self.finish(py, &mut frame, sink)
@@ -365,7 +379,6 @@ impl Plan {
     fn run_steps(
         &self,
         frame: &mut Frame<'_, '_>,
-        taken: Option<&InputList>,
         mut around: impl FnMut(&mut Frame<'_, '_>, Option<usize>),
     ) -> PyResult<()> {
         for (i, step) in self.steps.iter().enumerate() {
@@ -377,28 +390,32 @@ impl Plan {
                 frame.step(step)
             };
             around(frame, None);
-            if let Err(error) = result {
+            let ended = result.and_then(|()| match (frame.taken, &*self.ends[i]) {
+                (Some(_), [_, ..]) => frame.end_inputs(i),
+                _ => Ok(()),
+            });
+            if let Err(error) = ended {
+                let _ = frame.flush(); // the step's error is the first
                 let py = frame.gil.acquire();
                 return Err(self.explain(py, i, error));
             }
-            if let (Some(taken), [_, ..]) = (taken, &*self.ends[i]) {
-                frame.next = i + 1;
-                pins::give_up(frame, taken, &self.ends[i])?;
-            }
         }
-        Ok(())
+        frame.flush().map_err(|error| {
+            let py = frame.gil.acquire();
+            self.explain(py, self.steps.len() - 1, error)
+        })
     }
 
     /// `run_steps` while a profiler or watcher is active: one range for the graph and one for each step.  A step's time
     /// is the time of its call: GPU kernels are only started in it.
     #[cold]
     #[inline(never)]
-    fn run_steps_seen(&self, frame: &mut Frame<'_, '_>, taken: Option<&InputList>, eye: &CallObserver) -> PyResult<()> {
+    fn run_steps_seen(&self, frame: &mut Frame<'_, '_>, eye: &CallObserver) -> PyResult<()> {
         frame.pin()?;
         let _graph = eye.range(|| format!("graph {}", self.name));
         let mut times = vec![0.0; self.steps.len()];
         let mut current: Option<(usize, Instant, Option<Range>)> = None;
-        self.run_steps(frame, taken, |frame, begins| {
+        self.run_steps(frame, |frame, begins| {
             frame.gil.acquire(); // a range starts and ends with the GIL held
             if let Some((i, start, range)) = current.take() {
                 times[i] = start.elapsed().as_nanos() as f64;
@@ -459,7 +476,7 @@ impl Plan {
     #[cold]
     fn explain_binding(&self, error: StepError) -> PyErr {
         match error {
-            StepError::Failure(Failure(text)) => self.unfit(&text),
+            StepError::Failure(Failure(text)) | StepError::Launch(_, Failure(text)) => self.unfit(&text),
             StepError::Python(error) => error,
         }
     }
@@ -546,6 +563,7 @@ impl Plan {
                 self.note(py, step, &place, PyRuntimeError::new_err(text))
             }
             StepError::Failure(Failure(text)) => PyRuntimeError::new_err(format!("{place}: {text}")),
+            StepError::Launch(step, failure) => self.explain(py, step, StepError::Failure(failure)),
             StepError::Python(error) => self.note(py, step, &place, error),
         }
     }
@@ -570,6 +588,24 @@ impl std::fmt::Display for Plan {
 }
 
 impl Step {
+    /// Whether the step may run before launches that wait: it reads and writes no memory of a device, and runs no
+    /// foreign code.  Steps that do so in rare cases start the launches themselves.
+    fn may_overtake(&self) -> bool {
+        match self {
+            Step::Alloc { .. }
+            | Step::Place { .. }
+            | Step::DynamicBlock { .. }
+            | Step::View { .. }
+            | Step::Shift { .. }
+            | Step::Launch(_)
+            | Step::GpuProduct(_)
+            | Step::CountVersions(_)
+            | Step::Free(_)
+            | Step::Compute(_) => true,
+            Step::Kernel { .. } | Step::Aten(_) | Step::Pack(_) | Step::Expect { .. } | Step::CopyInto { .. } => false,
+        }
+    }
+
     /// The slots that a step reads, and the slots that it fills.
     fn traffic(&self) -> (Vec<usize>, Vec<usize>) {
         match self {
@@ -593,6 +629,8 @@ impl Step {
 
 enum StepError {
     Failure(Failure),
+    /// A launch of an earlier step that had waited.
+    Launch(usize, Failure),
     Python(PyErr),
 }
 
@@ -682,6 +720,9 @@ impl Slot {
 
 impl Frame<'_, '_> {
     fn step(&mut self, step: &Step) -> Result<(), StepError> {
+        if !step.may_overtake() {
+            self.flush()?;
+        }
         match step {
             Step::Alloc { slot, shape, stride, dtype, device } => {
                 let sizes = shape.resolve(self.env, &mut self.room.0)?;
@@ -695,6 +736,9 @@ impl Frame<'_, '_> {
             }
             Step::Shift { slot, base, bytes } => self.ptrs[*slot] = self.ptrs[*base] + bytes,
             Step::View { slot, base, shape, stride, offset, dtype } => {
+                if dtype.is_some() || !self.handle(*base)?.is_dense() {
+                    self.flush()?; // an operator may read the memory
+                }
                 self.steady(&[*base])?;
                 let tensor = self.view(*base, shape, stride, offset, dtype.as_ref())?;
                 self.fill(*slot, tensor)?;
@@ -727,12 +771,7 @@ impl Frame<'_, '_> {
                     self.count_version(*slot)?;
                 }
             }
-            Step::Free(slots) => {
-                for slot in slots {
-                    self.slots[*slot] = Slot::Empty;
-                    self.pins.forget(*slot);
-                }
-            }
+            Step::Free(slots) => self.free(slots)?,
             Step::CopyInto { target, source } => {
                 let work = self.handle(*target)?.numel() as u64;
                 self.release_gil_for(work)?;
@@ -743,6 +782,7 @@ impl Frame<'_, '_> {
             }
             Step::Compute(real) => {
                 if !real.update(self.env) {
+                    self.flush()?;
                     self.pin()?;
                     let py = self.gil.acquire();
                     real.by_python(py, &self.plan.words, self.env)?;
@@ -758,6 +798,7 @@ impl Frame<'_, '_> {
             VersionCount::Yes => Ok(()),
             VersionCount::Refused => Err(inference_tensor(self.gil.acquire()).into()),
             VersionCount::Unknown => {
+                self.flush()?;
                 self.pin()?;
                 let py = self.gil.acquire();
                 let count = import(c"torch.autograd.graph")?.attr(c"increment_version")?;

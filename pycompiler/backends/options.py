@@ -42,6 +42,7 @@ KNOBS = (
     "pack_weights",
     "shape_padding",
     "freezing",
+    "triton.batch_launches",
     "triton.cudagraphs",
     "triton.cudagraph_dynamic_shape_rerecord_limit",
     *(row.name for row in config.KNOBS if row.name.startswith("trace.")),

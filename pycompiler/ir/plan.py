@@ -389,6 +389,7 @@ class Plan:
     the input is the value.  `Compute` steps define further symbols.  `hints`: symbol -> its value in the captured call.
     `library`: path of the library with the host's kernels, or None; `source`: its source.
     `module`: source of the Python module with the GPU kernels; `binaries`: its compiled kernels by name.
+    `batches_launches`: launches that follow each other on a GPU may start together (knob `triton.batch_launches`).
     """
 
     n_inputs: int
@@ -403,6 +404,7 @@ class Plan:
     module: str = ""
     binaries: dict[str, Binary] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
+    batches_launches: bool = True
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
         """The values of the symbols that are known when a call begins; for floats their words."""

@@ -105,6 +105,7 @@ class _PlanBuilder:
         plan = Plan(len(program.inputs), self.n_slots, self.steps, outputs, constants)
         plan.library, plan.source = (library.path, library.source) if library else (None, "")
         plan.name, plan.symbols, plan.hints = program.name, program.origins(), program.hints
+        plan.batches_launches = config.triton.batch_launches
         return plan
 
     def new_slot(self) -> int:

@@ -15,6 +15,7 @@ from pycompiler.scheduling.fuse import collapse, fuse
 from pycompiler.scheduling.iteration_space import restart_names
 from pycompiler.scheduling.memory import plan_memory
 from pycompiler.scheduling.placement import memory_of, place
+from pycompiler.scheduling.recompute import recompute
 from pycompiler.scheduling.simplify import prepare
 from pycompiler.scheduling.stores import copies_last, stored_in_place, without_copies
 from pycompiler.symbolic.hints import hinted
@@ -32,7 +33,7 @@ def schedule(program: Program, target: Target, alone: Set[str] = frozenset()) ->
 def _schedule(program: Program, target: Target, alone: Set[str]) -> Schedule:
     restart_names()
     graph = prepare(program, target, alone)
-    groups = fuse(graph)
+    groups = recompute(fuse(graph), graph)
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)} | set(program.constants)
     kept |= {b.name for b in program.inputs if b is not None} | graph.copies.keys() | graph.begins.keys()
     readers: dict[str, set[int]] = {}

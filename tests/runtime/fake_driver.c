@@ -12,7 +12,9 @@ typedef struct { int device; int retained; } Context;
 typedef struct { Context* home; char names[256]; } Module;
 typedef struct { Context* home; char name[64]; int shared_allowed; } Function;
 typedef struct { char name[64]; uint64_t words[3]; unsigned programs, threads; } Launch;
-typedef struct { Context* home; int n; Launch launches[64]; } Graph;
+typedef struct { void *handle, *d, *a, *la, *b, *lb, *lc, *out, *workspace; uint64_t algorithm; size_t bytes; int64_t bias; } Product;
+typedef struct { int is_product; Launch launch; Product product; } Recorded;
+typedef struct { Context* home; int n; Recorded all[64]; } Graph;
 
 static Context contexts[DEVICES] = {{0, 0}, {1, 0}};
 static __thread Context* stack[16];
@@ -35,6 +37,10 @@ EXPORT Graph* fake_recorded(void) {
     recording = NULL;
     return made;
 }
+static int graphs_alive;
+static int records_nothing;
+EXPORT int fake_graphs(void) { return graphs_alive; }
+EXPORT void fake_records_nothing(int on) { records_nothing = on; }
 
 static void note(const char* text) { strncat(notes, text, sizeof notes - strlen(notes) - 1); }
 
@@ -110,7 +116,7 @@ EXPORT int cuLaunchKernel(Function* f, unsigned x, unsigned y, unsigned z, unsig
     }
     if (!strncmp(f->name, "add_one", 7)) {
         if (recording && recording->n < 64) {
-            Launch* l = &recording->launches[recording->n++];
+            Launch* l = &recording->all[recording->n++].launch;
             recording->home = f->home;
             strcpy(l->name, f->name);
             for (int i = 0; i < 3; i++) l->words[i] = *(uint64_t*)p[i];
@@ -123,18 +129,27 @@ EXPORT int cuLaunchKernel(Function* f, unsigned x, unsigned y, unsigned z, unsig
 
 EXPORT int cuStreamIsCapturing(void* stream, int* status) { *status = recording != NULL; return 0; }
 
-EXPORT int cuGraphLaunch(Graph* g, void* stream) {
-    char text[64];
-    if (!depth || (g->n && stack[depth - 1] != g->home)) return INVALID_CONTEXT;
-    snprintf(text, sizeof text, "graph of %d stream %p\n", g->n, stream);
-    note(text);
-    for (int i = 0; i < g->n; i++) {
-        Launch* l = &g->launches[i];
-        void* p[3] = {&l->words[0], &l->words[1], &l->words[2]};
-        add_one(p, l->programs, l->threads);
-    }
+EXPORT int cuStreamCreate(void** out, unsigned flags) {
+    *out = (void*)&recording;
+    return flags == 1 && depth ? 0 : INVALID_VALUE;
+}
+EXPORT int cuStreamBeginCapture_v2(void* stream, int mode) {
+    if (stream != (void*)&recording || mode != 2 || recording) return INVALID_VALUE;
+    fake_record();
     return 0;
 }
+EXPORT int cuStreamEndCapture(void* stream, Graph** out) {
+    *out = fake_recorded();
+    return records_nothing ? LAUNCH_FAILED : 0;
+}
+EXPORT int cuGraphInstantiateWithFlags(Graph** out, Graph* graph, uint64_t flags) {
+    *out = malloc(sizeof(Graph));
+    **out = *graph;
+    graphs_alive++;
+    return flags ? INVALID_VALUE : 0;
+}
+EXPORT int cuGraphDestroy(Graph* g) { free(g); return 0; }
+EXPORT int cuGraphExecDestroy(Graph* g) { free(g); graphs_alive--; return 0; }
 
 /* cuBLASLt: descriptions are tables of attributes, and a product of float32 runs on the host.  An algorithm is the
    alignment that it was chosen for. */
@@ -192,12 +207,27 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(void* handle, Described* d, Described*
 static float at(const Described* m, const float* p, int transposed, int64_t i, int64_t j) {
     return transposed ? p[j + i * m->ld] : p[i + j * m->ld];
 }
+static void multiplied(const Product* p) {
+    const Described *d = p->d, *la = p->la, *lb = p->lb, *lout = p->lc;
+    const float *a = p->a, *b = p->b, *bias = (const float*)p->bias;
+    float* out = p->out;
+    int ta = d->set[3], tb = d->set[4], batches = lout->set[5] ? lout->set[5] : 1;
+    int64_t n = lout->rows, m = lout->cols, k = ta ? la->rows : la->cols;
+    memset(p->workspace, 255, p->bytes);  /* nothing else may lie there */
+    for (int z = 0; z < batches; z++)
+        for (int64_t j = 0; j < m; j++)
+            for (int64_t i = 0; i < n; i++) {
+                double sum = d->set[7] == 4 ? bias[i] : 0.0;
+                for (int64_t q = 0; q < k; q++)
+                    sum += (double)at(la, a + z * la->set[6], ta, i, q) * at(lb, b + z * lb->set[6], tb, q, j);
+                out[z * lout->set[6] + i + j * lout->ld] = (float)sum;
+            }
+}
 EXPORT int cublasLtMatmul(void* handle, Described* d, const float* alpha, const float* a, Described* la, const float* b, Described* lb,
                           const float* beta, const float* c, Described* lc, float* out, Described* lout, const uint64_t* algorithm,
                           void* workspace, size_t bytes, void* stream) {
     char text[256];
     int ta = d->set[3], tb = d->set[4], batches = lout->set[5] ? lout->set[5] : 1;
-    const float* bias = (const float*)d->set[8];
     int64_t n = lout->rows, m = lout->cols, k = ta ? la->rows : la->cols;
     if (!depth || *alpha != 1 || *beta != 0 || c != out || lc != lout || la->type || !workspace) return INVALID_VALUE_LT;
     if (n != (ta ? la->cols : la->rows) || m != (tb ? lb->rows : lb->cols) || k != (tb ? lb->cols : lb->rows)) return INVALID_VALUE_LT;
@@ -205,14 +235,25 @@ EXPORT int cublasLtMatmul(void* handle, Described* d, const float* alpha, const 
     snprintf(text, sizeof text, "product %ld %ld %ld batches %d transposed %d %d bias %d alignment %d workspace %ld stream %p\n", (long)m,
              (long)n, (long)k, batches, ta, tb, d->set[7] == 4, (int)algorithm[0], (long)bytes, stream);
     note(text);
-    memset(workspace, 255, bytes);  /* nothing else may lie there */
-    for (int z = 0; z < batches; z++)
-        for (int64_t j = 0; j < m; j++)
-            for (int64_t i = 0; i < n; i++) {
-                double sum = d->set[7] == 4 ? bias[i] : 0.0;
-                for (int64_t p = 0; p < k; p++)
-                    sum += (double)at(la, a + z * la->set[6], ta, i, p) * at(lb, b + z * lb->set[6], tb, p, j);
-                out[z * lout->set[6] + i + j * lout->ld] = (float)sum;
-            }
+    Product p = {handle, d, (void*)a, la, (void*)b, lb, lout, out, workspace, algorithm[0], bytes, d->set[8]};
+    if (recording && recording->n < 64) {
+        Recorded* r = &recording->all[recording->n++];
+        recording->home = stack[depth - 1];
+        r->is_product = 1, r->product = p;
+    } else multiplied(&p);
+    return 0;
+}
+
+EXPORT int cuGraphLaunch(Graph* g, void* stream) {
+    char text[64];
+    if (!depth || (g->n && stack[depth - 1] != g->home)) return INVALID_CONTEXT;
+    snprintf(text, sizeof text, "graph of %d stream %p\n", g->n, stream);
+    note(text);
+    for (int i = 0; i < g->n; i++) {
+        if (g->all[i].is_product) { multiplied(&g->all[i].product); continue; }
+        Launch* l = &g->all[i].launch;
+        void* p[3] = {&l->words[0], &l->words[1], &l->words[2]};
+        add_one(p, l->programs, l->threads);
+    }
     return 0;
 }

@@ -1,8 +1,8 @@
 //! The driver of NVIDIA GPUs, `libcuda.so.1`, opened at run time: modules, functions, CUDA graphs and their launches.
 //!
 //! In: a binary from Triton's compiler, the name of its function, a device.  Out: `Function::launch`, which starts it
-//! on torch's current stream.  `Graph::launch` starts a CUDA graph that torch has recorded.  Contexts are the primary
-//! contexts of the devices, as in torch.  Modules are never unloaded, because their kernels may still run.
+//! on torch's current stream.  `Graph::launch` starts a CUDA graph that torch has recorded, or `Driver::record`.  Contexts
+//! are the primary contexts of the devices, as in torch.  Modules are never unloaded, because their kernels may still run.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
@@ -17,6 +17,8 @@ type Code = c_int;
 /// Shared memory that a program can use without an attribute.
 const PLAIN_SHARED: u32 = 48 << 10;
 const MAX_DYNAMIC_SHARED: c_int = 8; // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+const NON_BLOCKING: c_uint = 1; // CU_STREAM_NON_BLOCKING
+const RELAXED: c_int = 2; // CU_STREAM_CAPTURE_MODE_RELAXED
 
 /// Declares the table of the driver's functions.
 macro_rules! table {
@@ -48,6 +50,12 @@ table! {
     set_attribute: unsafe extern "C" fn(Raw, c_int, c_int) -> Code = c"cuFuncSetAttribute",
     launch: LaunchKernel = c"cuLaunchKernel",
     launch_graph: unsafe extern "C" fn(Raw, Raw) -> Code = c"cuGraphLaunch",
+    create_stream: unsafe extern "C" fn(*mut Raw, c_uint) -> Code = c"cuStreamCreate",
+    begin_capture: unsafe extern "C" fn(Raw, c_int) -> Code = c"cuStreamBeginCapture_v2",
+    end_capture: unsafe extern "C" fn(Raw, *mut Raw) -> Code = c"cuStreamEndCapture",
+    instantiate: unsafe extern "C" fn(*mut Raw, Raw, u64) -> Code = c"cuGraphInstantiateWithFlags",
+    destroy_graph: unsafe extern "C" fn(Raw) -> Code = c"cuGraphDestroy",
+    destroy_executable: unsafe extern "C" fn(Raw) -> Code = c"cuGraphExecDestroy",
     is_capturing: unsafe extern "C" fn(Raw, *mut c_int) -> Code = c"cuStreamIsCapturing",
     error_name: unsafe extern "C" fn(Code, *mut *const c_char) -> Code = c"cuGetErrorName",
     error_text: unsafe extern "C" fn(Code, *mut *const c_char) -> Code = c"cuGetErrorString",
@@ -70,6 +78,8 @@ struct Devices {
     contexts: HashMap<i32, usize>,
     /// Modules by binary and device.
     modules: HashMap<(Box<[u8]>, i32), usize>,
+    /// By device: the stream of recordings.  It never runs anything.
+    recorders: HashMap<i32, usize>,
 }
 
 /// The open driver.  Never closed, because functions refer to it.
@@ -219,6 +229,35 @@ impl Driver {
         Ok(Graph { driver: self, executable, context: self.context(&mut devices, device)? })
     }
 
+    /// Records what `start` starts on the stream that it is given, as an executable CUDA graph.  Nothing runs.
+    pub fn record(&'static self, device: i32, start: impl FnOnce(usize) -> Outcome<()>) -> Outcome<OwnedGraph> {
+        // Held to the end: one recording at a time uses the stream.
+        let mut devices = self.devices.lock().map_err(|_| Failure("the table of GPU modules is broken".into()))?;
+        let context = self.context(&mut devices, device)?;
+        let _entered = self.enter(context)?;
+        let mut stream = devices.recorders.get(&device).map_or(std::ptr::null_mut(), |stream| *stream as Raw);
+        if stream.is_null() {
+            // SAFETY: room for the result.
+            self.checked(unsafe { (self.calls.create_stream)(&mut stream, NON_BLOCKING) }, "cuStreamCreate")?;
+            devices.recorders.insert(device, stream as usize);
+        }
+        // SAFETY: the stream is this function's own.
+        self.checked(unsafe { (self.calls.begin_capture)(stream, RELAXED) }, "cuStreamBeginCapture")?;
+        let started = start(stream as usize);
+        let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: ends the recording that began above; room for the result.
+        let ended = self.checked(unsafe { (self.calls.end_capture)(stream, &mut graph) }, "cuStreamEndCapture");
+        let made = started.and(ended).and_then(|()| {
+            // SAFETY: a recorded graph, and room for the result.
+            self.checked(unsafe { (self.calls.instantiate)(&mut executable, graph, 0) }, "cuGraphInstantiate")
+        });
+        if !graph.is_null() {
+            // SAFETY: a recorded graph, of which the executable one is a copy.
+            unsafe { (self.calls.destroy_graph)(graph) };
+        }
+        made.map(|()| OwnedGraph(Graph { driver: self, executable: executable as usize, context }))
+    }
+
     /// A function of a binary, loaded onto a device.  `shared`: bytes of shared memory of each program.
     pub fn function(
         &'static self,
@@ -299,6 +338,12 @@ pub struct Function {
 }
 
 impl Function {
+    /// A number that no other loaded function has.
+    #[inline]
+    pub fn id(&self) -> u64 {
+        self.raw as u64
+    }
+
     /// torch's current stream of this thread.
     #[inline]
     pub fn stream(&self) -> Outcome<usize> {
@@ -334,7 +379,7 @@ impl Function {
     }
 }
 
-/// An executable CUDA graph.  torch owns it.
+/// An executable CUDA graph.
 pub struct Graph {
     driver: &'static Driver,
     executable: usize,
@@ -349,5 +394,24 @@ impl Graph {
         // SAFETY: a graph that its owner keeps (`Driver::graph`), and torch's stream on its device.
         let code = unsafe { (self.driver.calls.launch_graph)(self.executable as Raw, stream as Raw) };
         self.driver.checked(code, "cuGraphLaunch")
+    }
+}
+
+/// An executable CUDA graph that ends with this value.  A run that has begun is completed.
+pub struct OwnedGraph(Graph);
+
+impl OwnedGraph {
+    /// As `Graph::launch`.
+    #[inline]
+    pub fn launch(&self, stream: usize) -> Outcome<()> {
+        self.0.launch(stream)
+    }
+}
+
+impl Drop for OwnedGraph {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the graph.  The driver completes a run that has begun.  A driver that has ended with
+        // the process answers with an error.
+        unsafe { (self.0.driver.calls.destroy_executable)(self.0.executable as Raw) };
     }
 }

@@ -13,6 +13,7 @@ use super::argument::{device_code, torch_code, Reader};
 use super::aten::Aten;
 use super::gpu_product::GpuProduct;
 use super::launch::Launch;
+use super::launch_batch::Recordings;
 use super::pack::Pack;
 use super::real::Real;
 use super::shared::Exclusive;
@@ -110,6 +111,8 @@ impl Plan {
             rooms,
             exclusive: Exclusive::default(),
             graphs: None,
+            batches: plan.getattr("batches_launches")?.extract()?,
+            recordings: Recordings::default(),
         })
     }
 }

@@ -61,23 +61,25 @@ impl GpuProduct {
     }
 }
 
+impl GpuProduct {
+    /// Starts the product on a stream and does not wait for it.  Addresses: left, right, out, workspace, bias.
+    pub fn start(&self, [left, right, out, workspace, bias]: [usize; 5], stream: usize) -> Outcome<()> {
+        self.product.start([left, right, out], bias, workspace, stream).map_err(|failure| self.failed(failure))
+    }
+
+    #[cold]
+    fn failed(&self, Failure(why): Failure) -> Failure {
+        Failure(format!("{} on cuda:{}: {why}", self.text, self.device))
+    }
+}
+
 impl Frame<'_, '_> {
     pub(super) fn start_product(&mut self, step: &GpuProduct) -> Result<(), StepError> {
-        let failed = |Failure(why): Failure| Failure(format!("{} on cuda:{}: {why}", step.text, step.device));
-        let mut at = [0usize; 5];
+        let mut at = [0u64; 5];
         for ((address, slot), offset) in at.iter_mut().zip(&step.slots).zip(&step.offsets) {
-            *address = self.ptrs[*slot] + offset;
+            *address = (self.ptrs[*slot] + offset) as u64;
         }
-        let stream = match self.stream {
-            Some((device, stream)) if device == step.device => stream,
-            _ => {
-                let stream = step.product.stream().map_err(failed)?;
-                self.stream = Some((step.device, stream));
-                stream
-            }
-        };
-        self.release_gil_for(step.work)?;
-        let [left, right, out, workspace, bias] = at;
-        Ok(step.product.start([left, right, out], bias, workspace, stream).map_err(failed)?)
+        let stream = self.stream_of(step.device, || step.product.stream().map_err(|why| step.failed(why)))?;
+        self.add(step.device, stream, step.work, None, &at)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! In: an `ir.plan.Launch` and its binary in `ir.plan.Plan.binaries`.  Out: `Launch`: the function, loaded onto its
 //! device, with grid and arguments as programs over the sizes of a call.  No part of it is a Python object.
+//! `launch_batch.rs` starts it.
 //!
 //! Binaries assume that addresses are multiples of 16 bytes.  At the first other address (a caller's slice),
 //! `runtime.triton_build.unaligned` is called once for a binary without that assumption.
@@ -94,6 +95,7 @@ impl Launch {
             return Ok(*function);
         }
         let plan = &frame.plan.source;
+        frame.flush()?;
         frame.pin()?;
         frame.gil.acquire();
         let made = Python::try_attach(|py| -> PyResult<Function> {
@@ -158,6 +160,13 @@ fn packed(number: i64, bits: u32) -> Outcome<u64> {
     Ok(number as u64)
 }
 
+impl Launch {
+    /// Starts the kernel on a stream and does not wait for it.  Each word holds one argument.
+    pub fn launch(&self, function: Function, grid: [u32; 3], words: &mut [u64], stream: usize) -> Outcome<()> {
+        function.launch(grid, stream, words).map_err(|failure| self.failed(grid, failure))
+    }
+}
+
 impl Frame<'_, '_> {
     pub(super) fn start(&mut self, launch: &Launch) -> Result<(), StepError> {
         let grid = launch.grid(self.env)?;
@@ -178,16 +187,20 @@ impl Frame<'_, '_> {
         }
         words.resize(words.len() + launch.nulls, 0);
         let function = if addresses & ALIGNED == 0 { launch.function } else { launch.unaligned(self)? };
-        let stream = match self.stream {
-            Some((device, stream)) if device == launch.device => stream,
+        let stream = self.stream_of(launch.device, || function.stream().map_err(|why| launch.failed(grid, why)))?;
+        self.add(launch.device, stream, launch.work, Some((function, grid)), &words)
+    }
+
+    /// torch's current stream of a device, read once in a run.
+    pub(super) fn stream_of(&mut self, device: i32, read: impl FnOnce() -> Outcome<usize>) -> Outcome<usize> {
+        match self.stream {
+            Some((of, stream)) if of == device => Ok(stream),
             _ => {
-                let stream = function.stream().map_err(|failure| launch.failed(grid, failure))?;
-                self.stream = Some((launch.device, stream));
-                stream
+                let stream = read()?;
+                self.stream = Some((device, stream));
+                Ok(stream)
             }
-        };
-        self.release_gil_for(launch.work)?;
-        Ok(function.launch(grid, stream, &mut words).map_err(|failure| launch.failed(grid, failure))?)
+        }
     }
 }
 
