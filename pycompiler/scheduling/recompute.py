@@ -4,7 +4,7 @@ In: the groups after fusion.  Out: the same groups; readers of such a value comp
 Example: the sums over `(x - mean) * scale` and the loops that need these sums are different kernels.  Both read `x` in
 bfloat16; the float32 value between them would be written once and read twice.
 
-A kernel of a GPU waits for memory, so arithmetic up to `MOST_WORK` costs nothing.
+A kernel of a GPU waits for memory, so arithmetic up to `MOST_WORK` costs nothing.  On a CPU it does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import replace
 from pycompiler.ir.kernel import Nest, Stage, hinted_points, loads, space_of
 from pycompiler.ir.loops import Buffer, Loop, refuses
 from pycompiler.scheduling.body import FEW, cost, inline, is_indirect
-from pycompiler.scheduling.bundle import device_of
 from pycompiler.scheduling.fuse import Group
 from pycompiler.scheduling.graph import BufferGraph
 
@@ -25,6 +24,8 @@ MOST_READERS = 3  # kernels that compute it again
 
 def recompute(groups: list[Group], graph: BufferGraph) -> list[Group]:
     """The groups, in the same order, without those that nobody needs any more."""
+    if graph.target.kind == "cpu":
+        return groups
     now = {g.number: g for g in groups}
     readers: dict[str, set[int]] = {}
     for g in groups:
@@ -32,7 +33,7 @@ def recompute(groups: list[Group], graph: BufferGraph) -> list[Group]:
             readers.setdefault(name, set()).add(g.number)
     for number in list(now):
         g = now[number]
-        if not isinstance(g.node, Nest) or g.solo or device_of(g.node).type == "cpu":
+        if not isinstance(g.node, Nest) or g.solo:
             continue
         for stage in g.node.stages:
             others = sorted(readers.get(stage.outputs[0], ()))
@@ -87,7 +88,13 @@ def _value(graph: BufferGraph, nest: Nest, stage: Stage) -> Loop | None:
 
 def _is_pointwise(stage: Stage) -> bool:
     loop = stage.loop
-    return stage.role == "point" and len(loop.out) == 1 and loop.reduction is None and not loop.init and loop.store_mode == "set"
+    return (
+        stage.role == "point"
+        and len(loop.out) == 1
+        and loop.reduction is None
+        and not loop.init
+        and loop.store_mode == "set"
+    )
 
 
 def _readers_of(graph: BufferGraph, value: Loop, readers: list[Group]) -> list[Group] | None:

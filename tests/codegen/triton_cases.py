@@ -85,6 +85,15 @@ def sums_and_casts(g: Tensor, x: Tensor, w: Tensor) -> Any:
     )
 
 
+def batch_norm_gradients(x: Tensor, g: Tensor, w: Tensor) -> Any:
+    """Two kernels read a float32 value that is computed from bfloat16."""
+    mean = x.float().mean((0, 1))
+    scaled = (x.float() - mean) * torch.rsqrt((x.float() - mean).square().mean((0, 1)) + 1e-5)
+    of_w, of_b = (g.float() * scaled).sum((0, 1)), g.float().sum((0, 1))
+    n = x.shape[0] * x.shape[1]
+    return ((g.float() - (of_b + scaled * of_w) / n) * w).bfloat16(), of_w, of_b
+
+
 def rms_norm(x: Tensor, residual: Tensor, w: Tensor) -> Any:
     y = x + residual
     return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6) * w, y
@@ -122,6 +131,7 @@ CASES: dict[str, Case] = {
     "sums_of_integers": (lambda x: (x.sum(0), x.sum(), x.amin(1), (x > 3).sum()), [integers(99, 9, 33)]),
     "column_sums": (lambda x: x.sum(0), [r(1000, 130)]),
     "sums_and_casts": (sums_and_casts, [b(700, 130), b(700, 130), r(130)]),
+    "batch_norm_gradients": (batch_norm_gradients, [b(40, 30, 64), b(40, 30, 64), r(64)]),
     "middle_sums": (lambda x: (x.sum(1), x.mean((0, 2)), x.relu().sum(1) / 3), [r(4, 50, 70)]),
     "any_all": (lambda x: ((x > 0).any(-1), (x > 0).all(0), (x > 9).any()), [r(9, 33)]),
     "variance": (lambda x: (*torch.var_mean(x, (0, 2, 3)), *torch.var_mean(x)), [r(4, 5, 6, 7)]),

@@ -248,7 +248,9 @@ impl Batch {
             place.made.truncate(RECORDINGS);
         }
         match place.find(&self.words) {
-            Some(graph) => graph.launch(self.stream).map(|()| true).map_err(|why| StepError::Launch(self.waiting[0].step, why)),
+            Some(graph) => {
+                graph.launch(self.stream).map(|()| true).map_err(|why| StepError::Launch(self.waiting[0].step, why))
+            }
             None => Ok(false),
         }
     }
