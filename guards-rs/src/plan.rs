@@ -727,8 +727,16 @@ impl Frame<'_, '_> {
             Step::Alloc { slot, shape, stride, dtype, device } => {
                 let sizes = shape.resolve(self.env, &mut self.room.0)?;
                 let strides = stride.resolve(self.env, &mut self.room.1)?;
-                let tensor = Tensor::empty_strided(sizes, strides, *dtype, *device)?;
-                self.fill(*slot, tensor)?;
+                let tensor = match Tensor::empty_strided(sizes, strides, *dtype, *device) {
+                    Err(_) if self.batch.holds_memory() => {
+                        self.flush()?; // frees memory
+                        let sizes = shape.resolve(self.env, &mut self.room.0)?;
+                        let strides = stride.resolve(self.env, &mut self.room.1)?;
+                        Tensor::empty_strided(sizes, strides, *dtype, *device)
+                    }
+                    made => made,
+                };
+                self.fill(*slot, tensor?)?;
             }
             Step::Place { slot, block, offset } => self.ptrs[*slot] = self.blocks[*block] + offset,
             Step::DynamicBlock { slot, room } => {

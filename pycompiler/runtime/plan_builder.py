@@ -8,6 +8,7 @@ freed after its last use.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -105,7 +106,8 @@ class _PlanBuilder:
         plan = Plan(len(program.inputs), self.n_slots, self.steps, outputs, constants)
         plan.library, plan.source = (library.path, library.source) if library else (None, "")
         plan.name, plan.symbols, plan.hints = program.name, program.origins(), program.hints
-        plan.batches_launches = config.triton.batch_launches
+        # A user who waits for each kernel looks for the one that fails.
+        plan.batches_launches = config.triton.batch_launches and os.environ.get("CUDA_LAUNCH_BLOCKING") != "1"
         return plan
 
     def new_slot(self) -> int:

@@ -34,4 +34,5 @@ def driver(library: Path) -> Iterator[Any]:
     fake.fake_forget()
     yield fake
     assert fake.fake_depth() == 0, "a context was left behind"
+    assert fake.fake_mode() == 0, "a mode of recording was left behind"
     _native.use_gpu_driver(None)

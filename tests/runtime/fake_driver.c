@@ -133,8 +133,16 @@ EXPORT int cuStreamCreate(void** out, unsigned flags) {
     *out = (void*)&recording;
     return flags == 1 && depth ? 0 : INVALID_VALUE;
 }
+static __thread int thread_mode;
+EXPORT int fake_mode(void) { return thread_mode; }
+EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
+    int before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return 0;
+}
 EXPORT int cuStreamBeginCapture_v2(void* stream, int mode) {
-    if (stream != (void*)&recording || mode != 2 || recording) return INVALID_VALUE;
+    if (stream != (void*)&recording || mode != 2 || thread_mode != 2 || recording) return INVALID_VALUE;
     fake_record();
     return 0;
 }

@@ -183,3 +183,56 @@ def test_training_at_every_size() -> None:
         given = [x, *model.parameters()]
         got, want = (torch.autograd.grad(F.silu(f(x)).sum(), given) for f in (compiled, model))
         assert_same(got, want, tolerance=1e-4, strides=False)
+
+
+def trained(batches: bool, steps: int = 30) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU())]
+    model = torch.nn.Sequential(*layers).cuda()
+    call = pycompiler.compile(model, options={"triton.batch_launches": batches})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kept = []
+    for step in range(steps):
+        x = torch.randn(32 if step % 7 else 48, 64, device="cuda")
+        loss = call(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 5 == 0:
+            kept.append(loss.detach())
+    pycompiler.reset()
+    return [*kept, *model.parameters()]
+
+
+def test_launches_that_start_together_have_the_bits_of_single_ones() -> None:
+    for one, other in zip(trained(batches=True), trained(batches=False), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_batch_starts_on_the_current_stream() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.softmax(x.sum(0) * 2, -1).cumsum(0), -1) + x
+
+    compiled, x = pycompiler.compile(program), torch.randn(1000, 300, device="cuda")
+    want = [program(x * n) for n in range(8)]
+    side = torch.cuda.Stream()
+    for turn in range(4):
+        for n in range(8):
+            with torch.cuda.stream(side if (turn + n) % 2 else torch.cuda.current_stream()):
+                torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+                got = compiled(x * n)
+            torch.cuda.synchronize()
+            assert_same(got, want[n], tolerance=1e-4)
+
+
+def test_batches_keep_no_memory() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x.sum(0) * 2, -1) + torch.softmax(x, 0)
+
+    compiled, x = pycompiler.compile(program), torch.randn(1000, 300, device="cuda")
+    compiled(x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(50):
+        compiled(x)
+    assert torch.cuda.memory_allocated() == before

@@ -51,6 +51,7 @@ table! {
     launch: LaunchKernel = c"cuLaunchKernel",
     launch_graph: unsafe extern "C" fn(Raw, Raw) -> Code = c"cuGraphLaunch",
     create_stream: unsafe extern "C" fn(*mut Raw, c_uint) -> Code = c"cuStreamCreate",
+    exchange_mode: unsafe extern "C" fn(*mut c_int) -> Code = c"cuThreadExchangeStreamCaptureMode",
     begin_capture: unsafe extern "C" fn(Raw, c_int) -> Code = c"cuStreamBeginCapture_v2",
     end_capture: unsafe extern "C" fn(Raw, *mut Raw) -> Code = c"cuStreamEndCapture",
     instantiate: unsafe extern "C" fn(*mut Raw, Raw, u64) -> Code = c"cuGraphInstantiateWithFlags",
@@ -235,6 +236,7 @@ impl Driver {
         let mut devices = self.devices.lock().map_err(|_| Failure("the table of GPU modules is broken".into()))?;
         let context = self.context(&mut devices, device)?;
         let _entered = self.enter(context)?;
+        let _relaxed = RelaxedScope::enter(self)?;
         let mut stream = devices.recorders.get(&device).map_or(std::ptr::null_mut(), |stream| *stream as Raw);
         if stream.is_null() {
             // SAFETY: room for the result.
@@ -313,6 +315,25 @@ impl DeviceContext {
     #[inline]
     pub fn stream(&self) -> Outcome<usize> {
         self.driver.current_stream(self.device)
+    }
+}
+
+/// While this value exists, calls of this thread cannot spoil a recording that another thread makes.
+struct RelaxedScope<'a>(&'a Driver, c_int);
+
+impl RelaxedScope<'_> {
+    fn enter(driver: &Driver) -> Outcome<RelaxedScope<'_>> {
+        let mut mode = RELAXED;
+        // SAFETY: the mode before is written to the same place.
+        driver.checked(unsafe { (driver.calls.exchange_mode)(&mut mode) }, "cuThreadExchangeStreamCaptureMode")?;
+        Ok(RelaxedScope(driver, mode))
+    }
+}
+
+impl Drop for RelaxedScope<'_> {
+    fn drop(&mut self) {
+        // SAFETY: as in `enter`, with the mode before.
+        unsafe { (self.0.calls.exchange_mode)(&mut self.1) };
     }
 }
 

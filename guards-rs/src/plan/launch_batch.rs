@@ -201,6 +201,11 @@ impl Frame<'_, '_> {
 }
 
 impl Batch {
+    /// Whether memory is freed once the launches have started.
+    pub fn holds_memory(&self) -> bool {
+        self.held > 0
+    }
+
     /// Starts the launches one by one.
     fn start(&mut self, plan: &super::Plan) -> Result<(), StepError> {
         for i in 0..self.waiting.len() {
