@@ -12,8 +12,6 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
 
-use smallvec::SmallVec;
-
 use super::{pins, Frame, Slot, Step, StepError};
 use crate::ffi::aten::{Failure, Outcome};
 use crate::ffi::cuda::{self, Function, OwnedGraph};
@@ -46,9 +44,9 @@ pub struct Batch {
     device: i32,
     stream: usize,
     work: u64,
-    waiting: SmallVec<[Waiting; 4]>,
+    waiting: Vec<Waiting>,
     /// What distinguishes this batch from others: functions, grids and arguments.
-    words: SmallVec<[u64; 32]>,
+    words: Vec<u64>,
     /// Slots to empty once the launches have started.
     freed: Vec<usize>,
     /// Steps after which inputs end.
