@@ -255,6 +255,13 @@ KNOBS: tuple[Knob, ...] = (
         env=("TORCHINDUCTOR_LAYOUT_OPTIMIZATION",),
     ),
     Knob(
+        "optimize_ddp",
+        (_B,),
+        True,
+        "under DistributedDataParallel, a backward gives gradients bucket by bucket, so that they are reduced while it runs; "
+        "False: all gradients at its end",
+    ),
+    Knob(
         "engine_products",
         (_B,),
         True,
@@ -524,6 +531,7 @@ activation_memory_budget: float
 partition: str
 fallback_random: bool
 layout_optimization: bool
+optimize_ddp: bool
 engine_products: bool
 pack_weights: bool
 shape_padding: bool

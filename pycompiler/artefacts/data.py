@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.autograd import joint, partition, replay, runtime, views
+from pycompiler.autograd import joint, partition, replay, runtime, staged_backward, stages, views
 from pycompiler.autograd import saved_tensors as saved_tensors
 from pycompiler.capture.assumptions import recompute_checks
 from pycompiler.capture.bytecode.resume import ResumeInfo
@@ -68,6 +68,7 @@ CLASSES: frozenset[type] = frozenset({
     SavedFunction, SavedCallable, EntryParts, Recipe, ErrorsOfData, EffectsBefore, Visibility, ResumeInfo,
     views.ViewStep, joint.Mutation, joint.Output, joint.Path, joint.NodePlan,
     joint.Joint, partition.Partition, runtime.LazyBackward, runtime.AutogradNode, runtime._Variants, runtime._TangentMetadata,
+    staged_backward.StagedBackward, staged_backward.TokenFactory, stages.Stage,
     replay.Replay, replay._Like, saved_tensors.SavedTensors, calls.QueryResult, lru_cache_calls.Cached,
     replay_warnings.TorchWarning, replay_warnings.TensorLike, recompute_checks.RecomputeCheck,
     unbacked_symbols.UnbackedCheck, warning_listener.SilencedGraph,

@@ -53,6 +53,7 @@ def compile_joint(
     ahead: bool = False,
     name: str = "graph",
     layout: Callable[[Joint], None] | None = None,
+    buckets: Sequence[int] = (),
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm`; see the module docstring.
 
@@ -61,6 +62,7 @@ def compile_joint(
     `store_in_graph`: new values of inputs that autograd need not see are written by ``aten.copy_`` nodes at the end of
     the forward graph, not by a wrapper around it, so that a compiler can fuse the write.
     `ahead`: the backward for gradients of all outputs is compiled now, not at its first call.
+    `buckets`: limits of DDP's buckets in bytes: the backward has stages, which give the gradients of one bucket each.
     `layout`: a pass over the joint graph that chooses strides for intermediate results (`channels_last.py`).
     Raises `AutogradUnsupported` for graphs that must run eagerly; an error of eager itself propagates unchanged.
     """
@@ -107,7 +109,7 @@ def compile_joint(
         forward = fw_compiler(part.forward, _example_values(part.forward))
         if ambient_autocast:
             forward = runtime.autocast_free(forward)
-        inner = runtime.differentiable(joint, part, forward, bw_compiler, again, name, ahead)
+        inner = runtime.differentiable(joint, part, forward, bw_compiler, again, name, ahead, buckets)
     else:
         module = forward_only(joint)
         inner = (inference_compiler or fw_compiler)(module, _example_values(module))

@@ -35,6 +35,9 @@ from pycompiler.autograd.saved_tensors import (
     strong_reference,
     version,
 )
+from pycompiler.autograd.staged_backward import StagedBackward, TokenFactory, handed_on, rest_of_backward, token_of
+from pycompiler.autograd.stages import groups as stage_groups
+from pycompiler.autograd.stages import split
 from pycompiler.autograd.views import ViewStep, fastest_call
 from pycompiler.errors import DoubleBackwardError, Unfit
 from pycompiler.ir.generated_source import register_source
@@ -211,20 +214,23 @@ def differentiable(
     again: Replay,
     name: str,
     ahead: bool = False,
+    buckets: Sequence[int] = (),
 ) -> Compiled:
     """The autograd Functions around the pair: takes the graph inputs, returns the fresh outputs.
 
     `ahead`: backwards for gradients of all outputs are compiled now.
+    `buckets`: the limits of DDP's buckets in bytes; the backward then has stages (`autograd/stages.py`).
     Usually there is one Function, which takes all inputs. If gradients of some outputs reach other nodes than gradients
     of others (`Joint.ways`), or reach no input, each way has a Function.  It takes the inputs that it reaches, and the
     outputs of other ways at which its gradients end.
     """
     ways, tracked = joint.ways(), {i for i, n in enumerate(joint.inputs) if n.meta.get("requires_grad")}
-    if len(ways) == 1 and ways[0].inputs == tracked:
-        lone = AutogradNode(joint, part, part, again, range(len(joint.tangents)), range(len(joint.inputs)), alone=True)
+    nodes = [_node_of(joint, part, again, way, buckets) for way in ways] if buckets or len(ways) != 1 else []
+    if len(ways) == 1 and ways[0].inputs == tracked and all(len(node.stages) == 1 for node in nodes):
+        lone = AutogradNode(joint, part, part, again, range(len(joint.tangents)), [range(len(joint.inputs))], alone=True)
         run = _function(lone, compiler, name, forward, ahead)
         return functools.partial(_begun, run, lone.begun) if lone.begun else run
-    nodes = [_node_of(joint, part, again, way) for way in ways]
+    nodes = nodes or [_node_of(joint, part, again, way) for way in ways]
     scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again), "foreach_copy": torch._foreach_copy_}
     scope |= {"set_grad": _set_grad, "grad_mode": _grad_mode, "begin": _pass_through_node, "nowhere": dead_end_input}
     lines = [
@@ -274,13 +280,19 @@ def differentiable(
                 write(k, nodes[j:])
         node.behind = frozenset(written.values()) - frozenset(between.values())
         scope[f"apply{j}"] = _function(node, compiler, name, forward, ahead)
-        reached = [inputs[i] if i < first else reach(joint.cuts[i - first]) for i in node.inputs]
-        ends = {i - first: held_by for i, held_by in zip(node.inputs, reached, strict=True) if i >= first}
+        reached = {i: inputs[i] if i < first else reach(joint.cuts[i - first]) for i in node.inputs}
+        ends = {i - first: held_by for i, held_by in reached.items() if i >= first}
         for c in sorted(ends.keys() - ended):
             lines.append(f"    end{c} = (ref({ends[c]}), end_of({ends[c]}), {ends[c]}._version)")
         ended |= ends.keys()
         behind = f"{{{', '.join(f'{c}: end{c}' for c in ends)}}}" if ends else "None"
-        lines.append(f"    made{j} = apply{j}(args, outs, rng, {behind}, {', '.join(reached) or 'nowhere()'})")
+        later: list[str] = []
+        for s in range(len(node.stages) - 1, 0, -1):
+            scope[f"stage{j}_{s}"] = _stage_function(node, s, name)
+            lines.append(f"    later{j} = stage{j}_{s}({', '.join([*(reached[i] for i in node.stages[s]), *later])})")
+            later = [f"later{j}"]
+        leads_to = ", ".join([*(reached[i] for i in node.stages[0]), *later]) or "nowhere()"
+        lines.append(f"    made{j} = apply{j}(args, outs, rng, {behind}, {leads_to})")
         lines += [f"    begin(made{j}[{p}])" for p, k in enumerate(node.outputs) if k in node.begun]
         made |= {k: f"made{j}[{p}]" for p, k in enumerate(node.outputs)}
     given = [*(made[k] for k in range(len(joint.fresh))), *(f"r{k}" for k in views)]
@@ -327,14 +339,17 @@ class AutogradNode:
     - outputs: the fresh outputs whose gradients it takes; inputs: the inputs (then cuts) whose gradients it gives
     - alone: there is no other node, and its forward runs the graph
     - behind: the inputs that are written before the node is created
+    - stages: its inputs in groups, one for each stage of its backward (`autograd/stages.py`).  Each stage is an autograd
+      node that leads to the next stage.  The first one has the outputs, and all that is saved.
     """
 
     def __init__(
         self, joint: Joint, whole: Partition, part: Partition, again: Replay, tangents: Iterable[int],
-        inputs: Iterable[int], *, alone: bool
+        stages: Sequence[Sequence[int]], *, alone: bool
     ) -> None:  # fmt: skip
         self.joint, self.whole, self.part, self.again = joint, whole, part, again
-        self.tangents, self.inputs, self.alone = list(tangents), list(inputs), alone
+        self.tangents, self.stages, self.alone = list(tangents), stages, alone
+        self.inputs = [i for group in stages for i in group]
         self.behind = frozenset[int]()
         self.others = frozenset(range(len(joint.tangents))) - frozenset(self.tangents)
         self.differentiable = [joint.tangent_of[k] for k in self.tangents]
@@ -342,6 +357,10 @@ class AutogradNode:
         self.kept = joint.kept(self.tangents)
         itself = {("fresh", i) if kind == "output" else ("input", i) for kind, i in part.saved}
         self.watched = sorted(k for k in self.kept if k not in itself and (k[0] == "fresh" or again.has_version(k[1])))
+
+    @property
+    def token(self) -> TokenFactory:
+        return token_of(self.joint, self.differentiable[0])
 
     @property
     def beside(self) -> int:
@@ -376,10 +395,14 @@ class AutogradNode:
         return any(self.joint.paths[k].nodes for k in tangents)
 
 
-def _node_of(joint: Joint, part: Partition, again: Replay, way: NodePlan) -> AutogradNode:
+def _node_of(
+    joint: Joint, part: Partition, again: Replay, way: NodePlan, buckets: Sequence[int] = ()
+) -> AutogradNode:
     others = frozenset(range(len(joint.tangents))) - frozenset(way.tangents)
     mine = without_tangents(joint, part, others) if others else part
-    return AutogradNode(joint, part, mine, again.of(mine), way.tangents, sorted(way.inputs), alone=False)
+    inputs = sorted(way.inputs)
+    stages = stage_groups(joint, mine, inputs, buckets) if buckets else [inputs]
+    return AutogradNode(joint, part, mine, again.of(mine), way.tangents, stages, alone=False)
 
 
 def _function(node: AutogradNode, compiler: BackwardCompiler, name: str, forward: Compiled, ahead: bool) -> Compiled:
@@ -393,6 +416,21 @@ def _function(node: AutogradNode, compiler: BackwardCompiler, name: str, forward
     }
     forward_function = _build("forward", _forward_lines(node), scope)
     return apply_of(f"Compiled_{name}", forward_function, _backward(node, compiler, ahead))
+
+
+def _stage_function(node: AutogradNode, s: int, name: str) -> Compiled:
+    """The autograd Function of stage `s`, not the first: it takes the inputs of its group and the token of the stage behind."""
+    count = len(node.stages[s]) + (s + 1 < len(node.stages))
+    forward = ["def forward(ctx, *reached):", "    ctx.set_materialize_grads(False)", "    return token()"]
+    backward = [
+        "def backward(ctx, token):",
+        "    if token is None:",
+        f"        return ({'None, ' * count})",
+        "    return rest_of_backward(token)",
+    ]
+    scope: dict[str, Any] = {"token": node.token}
+    made = _build("forward", forward, scope), _build("backward", backward, {"rest_of_backward": rest_of_backward})
+    return apply_of(f"Compiled_{name}_stage{s}", *made)
 
 
 def _states(again: Replay) -> Callable[..., Any]:
@@ -472,7 +510,7 @@ def _backward(node: AutogradNode, compiler: BackwardCompiler, ahead: bool) -> An
     }
     names = [f"g{k}" for k in node.outputs]
     tangents = node.differentiable
-    nothing = "None, " * (len(node.inputs) + node.beside)
+    nothing = "None, " * (node.beside + len(node.stages[0]) + (len(node.stages) > 1))
     lines = [
         f"def backward(ctx, {', '.join(names)}):",
         "    if is_unusual():",
@@ -525,7 +563,7 @@ class _Variants:
             "kind_of": _native.kind_of,
             "from_odd": self.from_odd,
         }
-        scope |= {"lazy": LazyBackward(part.backward, self.compiler), "keeps_graph": keeps_graph}
+        scope |= {"lazy": self._lazy(part), "keeps_graph": keeps_graph}
         if self.ahead and not missing:
             scope["lazy"].compile()
         tangents = [k for k in node.tangents if k not in missing]
@@ -533,6 +571,12 @@ class _Variants:
             holds = bool(node.again.held)
             scope["saved"] = SavedTensors(node.joint, node.part, part, tangents, self._positions, holds=holds)
         return _build("gradients", _gradient_lines(node, part, tangents, scope), scope)
+
+    def _lazy(self, part: Partition) -> LazyBackward | StagedBackward:
+        if len(self.node.stages) == 1:
+            return LazyBackward(part.backward, self.compiler)
+        stages = split(self.node.joint, part, self.node.stages)
+        return StagedBackward(stages, [LazyBackward(stage.module, self.compiler) for stage in stages], self.node.token)
 
     def _positions(self, tangents: Sequence[int]) -> set[int]:
         saved: SavedTensors = self.find(tuple(k not in tangents for k in self.node.tangents)).__globals__["saved"]
@@ -546,7 +590,7 @@ class _Variants:
         if node.alone:
             return node.again(ctx, tangents, look)
         found = node.again(ctx, [given.get(k) for k in range(len(node.joint.fresh))], look)
-        return (*(None,) * node.beside, *(found[i] for i in node.inputs))
+        return (*(None,) * node.beside, *handed_on([[found[i] for i in group] for group in node.stages], node.token))
 
     def _look(self, tangents: Sequence[int]) -> SavedTensorCheck:
         """A `SavedTensorCheck` with the checks of the compiled backward of these tangents."""
@@ -614,7 +658,8 @@ def _gradient_lines(node: AutogradNode, part: Partition, defined: Sequence[int],
     # compiled first: if this fails, the graph keeps its saved tensors
     lines += ["    run = lazy.call or lazy.compile()"]
     lines.append(f"    inputs = [{saved}{', '.join(f'g{k}' for k in tangents)}]")
-    lines += [f"    saved{g[1]} = inputs[{g[1]}]" for g in part.grads if g is not None and g[0] == "saved"]
+    if len(node.stages) == 1:
+        lines += [f"    saved{g[1]} = inputs[{g[1]}]" for g in part.grads if g is not None and g[0] == "saved"]
     if not all(is_tensor):
         lines.append("    del tensors")
     kept = joint.kept(defined)  # errors about freed tensors come first
@@ -627,6 +672,9 @@ def _gradient_lines(node: AutogradNode, part: Partition, defined: Sequence[int],
         lines.append("    ctx.maybe_clear_saved_tensors()")  # torch's compiled autograd has a context class of its own
     if node.again.held and "saved" not in scope:
         lines += ["    if not keeps_graph():", "        ctx.watched = ()"]
+    if len(node.stages) > 1:
+        lines.append(f"    return ({'None, ' * node.beside}*run(inputs),)")
+        return lines
     lines.append("    grads = run(inputs)")
     every = joint.tangent_of
     spelled = {"result": "grads[{}]".format, "tangent": lambda k: f"g{every[k]}", "saved": "saved{}".format}
