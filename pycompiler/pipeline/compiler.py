@@ -67,6 +67,7 @@ from pycompiler.pipeline.reports import (
 from pycompiler.progress import compiling
 from pycompiler.symbolic.symbols import Specialise
 from pycompiler.torch_compat import program_builtins, torch_compile
+from pycompiler.torch_compat.ddp_buckets import BUCKETS, bucket_limits
 from pycompiler.torch_compat.interrupts import deferred
 
 log = stage("dynamo")
@@ -262,6 +263,7 @@ class FrameCompiler:
                     guards = filtered(self.family, captured.recipe.guards, scope)
                 if captured.graph is None:
                     break
+                captured.graph.meta[BUCKETS] = bucket_limits()
                 examples = example_inputs(captured, self.family.ours or bool(transform_levels()) or in_kernel(), scope)
                 if (
                     self.family.background

@@ -24,7 +24,7 @@ from pycompiler.pipeline.compile_environment import RESTING_COLLECTOR, own_knobs
 from pycompiler.progress import compiling, current_name
 from pycompiler.symbolic.symbols import hint_of, symbols_of
 from pycompiler.torch_compat import program_builtins
-from pycompiler.torch_compat.ddp_buckets import bucket_limits
+from pycompiler.torch_compat.ddp_buckets import BUCKETS
 from pycompiler.torch_compat.fake_mode import fake_of, is_plain, new_fake_mode
 from pycompiler.torch_compat.tensor_subclasses import is_tensor_subclass
 from pycompiler.torch_compat.warning_listener import ALWAYS, Listening
@@ -93,7 +93,7 @@ def shared(
         made = in_parts(gm, example_inputs, compiler) if whole else None
         return joint(gm, example_inputs, compiler, 3) if made is None else made
 
-    return regions.shared(gm, example_inputs, compiler, build, background.inside(), buckets())
+    return regions.shared(gm, example_inputs, compiler, build, background.inside(), buckets(gm))
 
 
 def in_parts(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -> Callable[..., Sequence[Any]] | None:
@@ -104,9 +104,9 @@ def in_parts(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -
     return region_parts.chained(gm, found, [shared(p.module, p.examples, compiler, False) for p in found])
 
 
-def buckets() -> tuple[int, ...]:
-    """The limits of DDP's buckets; empty if backwards have one stage."""
-    return bucket_limits() if config.optimize_ddp else ()
+def buckets(gm: fx.GraphModule) -> tuple[int, ...]:
+    """The limits of DDP's buckets; empty if the backward has one stage."""
+    return gm.meta.get(BUCKETS, ()) if config.optimize_ddp else ()
 
 
 def overridden(gm: fx.GraphModule) -> dict[str, bool | None]:
@@ -189,7 +189,7 @@ def joint(
                 layout=autograd.lay_channels_last
                 if config.layout_optimization and compiler is not run_uncompiled
                 else None,
-                buckets=buckets(),
+                buckets=buckets(gm),
             )
     except autograd.AutogradUnsupported as e:
         return left_eager(gm, str(e), e.user)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+BUCKETS = "buckets"  # in `meta` of a captured graph: `bucket_limits()` at its call
+
 
 def bucket_limits() -> tuple[int, ...]:
     """The limits by which DDP's reducer makes its buckets, in the order in which gradients become ready."""

@@ -1,6 +1,6 @@
 """Backwards in stages: gradients of one bucket after the other, as `DistributedDataParallel` needs them.
 
-No process group is needed: the tests set the module whose forward DDP would be running.  `tests/torch_compat/test_ddp.py`
+No process group is needed: the tests set the module whose forward DDP would be running.  `tests/torch_compat/test_ddp_buckets.py`
 has the real one.
 """
 
@@ -253,6 +253,17 @@ def test_sizes_that_are_symbols(backend: str, split_backwards: list[int]) -> Non
             (run(x) * x.shape[0]).sum().backward()
         assert_same([p.grad for p in made.parameters()], [p.grad for p in plain.parameters()], tolerance=1e-6)
     assert pycompiler.counters(compiled)["compiles"] == 1
+    assert split_backwards == [LAYERS]
+
+
+def test_a_compile_in_the_background(split_backwards: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call that asked for the compile decides.  DDP's forward has ended when a worker compiles."""
+    compiled = pycompiler.compile(model(), background=True)
+    compiled(given())
+    monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", None)
+    assert pycompiler.wait_for_compiles(60)
+    compiled(given()).sum().backward()
+    assert pycompiler.counters(compiled)["hits"] == 1
     assert split_backwards == [LAYERS]
 
 

@@ -229,14 +229,15 @@ class Sizes:
         self.policy.observe(source, "stride", alone, self._owner(source))
         return frozenset(d for d, s in enumerate(alone) if s > 1 and self.policy.wants(source, "stride", d))
 
-    def integer(self, real: int, source: Source) -> Any:
+    def integer(self, real: int, source: Source, *, of_process: bool = False) -> Any:
         """The SymInt of an integer argument; None if it is a constant.
 
         Symbols are non-negative: a negative integer is minus a symbol.
+        `of_process`: the number was counted for all modules of the process, so another module's number is a change.
         """
         if not self.policy.integers:
             return None
-        self.policy.observe(source, "int", (real,), self._owner(source))
+        self.policy.observe(source, "int", (real,), None if of_process else self._owner(source))
         what = "minus" if real < 0 else "int"
         if not (abs(real) <= _GREATEST and self.policy.wants(source, what, 0)):
             return None

@@ -166,11 +166,14 @@ def _dict(cx: Capture, real: Any, source: Source) -> Value:
 
 
 def _renumbered(cx: Capture, real: dict[Any, Any], source: Source, entries: dict[Key, Value]) -> Value | None:
-    """A table of hooks whose numbers differ between calls: known by their positions."""
+    """A table of hooks whose numbers differ between calls: known by their positions.
+
+    torch numbers all hooks of a process.  So a module that runs the frame of another one has other numbers, too.
+    """
     places = {source.then("dict_key_at", i): k for i, k in enumerate(real)}
     if not real or not all(type(k) is int for k in real):
         return None
-    symbols = [cx.sizes.integer(k, place) for place, k in places.items()]
+    symbols = [cx.sizes.integer(k, place, of_process=True) for place, k in places.items()]
     if any(s is None for s in symbols):
         return None
     cx.guard("length", source, len(real))

@@ -142,3 +142,27 @@ def test_a_break_between_is_as_eager() -> None:
     for _ in range(2):
         torch.testing.assert_close(compiled(x), program(x))
         assert not MODEL.layers[1]._forward_hooks
+
+
+@torch.compiler.disable
+def seen_before(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    return args, kwargs
+
+
+def test_equal_blocks_with_hooks_of_their_own() -> None:
+    """torch numbers the hooks of a process.  Blocks whose hooks differ in their numbers run the same entries."""
+    blocks = [nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(20)]
+    for block in blocks:
+        block.register_forward_pre_hook(seen_before, prepend=True, with_kwargs=True)
+    model = nn.Sequential(*blocks)
+    compiled = pycompiler.compile(model)
+    x = torch.randn(2, 3)
+    for _ in range(2):
+        assert torch.equal(compiled(x), model(x))
+    counters = pycompiler.counters(compiled)
+    assert counters["limit_hits"] == 0
+    assert counters["compiles"] < 20
+    before = counters["compiles"]
+    blocks[5].register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    assert torch.equal(compiled(x), model(x))
+    assert pycompiler.counters(compiled)["compiles"] > before

@@ -53,7 +53,7 @@ def steps(how: str, options: dict[str, bool], rank: int, backend: str = "native"
     module, ddp, run = built(how, options, backend)
     events: list[Any] = []
 
-    def reduce(state: None, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    def reduce(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
         events.append(("bucket", bucket.index()))
         work = dist.all_reduce(bucket.buffer().div_(2), async_op=True)
         assert work is not None
@@ -70,7 +70,7 @@ def steps(how: str, options: dict[str, bool], rank: int, backend: str = "native"
 
         for p in layer.parameters():
             p.register_post_accumulate_grad_hook(final)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9)
     x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(rank))
     seen, values = [], []
     for step in range(5):
@@ -93,16 +93,17 @@ def run_options(rank: int, world: int) -> None:
             assert expected[1] == overlapping
         for how in WAYS:
             events, found = steps(how, options, rank)
-            assert_same(found, wanted, tolerance=1e-6)
+            assert_same(found, wanted, tolerance=1e-5)
             assert events == expected, (name, how)
 
 
 def run_without_the_knob(rank: int, world: int) -> None:
-    expected, wanted = steps("eager", {}, rank)
+    """Gradients come together then.  They have the same bits."""
+    staged, wanted = steps("inside", {}, rank)
     with pycompiler.config.patch(optimize_ddp=False):
         events, found = steps("inside", {}, rank)
-    assert_same(found, wanted, tolerance=1e-6)
-    assert events[0] != expected[0]
+    assert_same(found, wanted)
+    assert events != staged
 
 
 def run_one_forward(rank: int, world: int) -> None:
