@@ -13,6 +13,7 @@ Files in reading order:
 - channels_last.py: the layout of images, one choice for all convolutions of a joint graph
 - partition.py, recompute.py, maxflow.py: the cut into forward and backward graph
 - missing_tangents.py: backward graphs for some of the tangents
+- stages.py, staged_backward.py: a backward in stages, one for each bucket of `DistributedDataParallel`
 - runtime.py: the runtime wrappers; saved_tensors.py: saved tensors of several outputs
 - replay.py, replay_graph.py: a second run of the captured graph, for double backward; linearity.py: a check of hooks
   for it

@@ -227,7 +227,9 @@ def differentiable(
     ways, tracked = joint.ways(), {i for i, n in enumerate(joint.inputs) if n.meta.get("requires_grad")}
     nodes = [_node_of(joint, part, again, way, buckets) for way in ways] if buckets or len(ways) != 1 else []
     if len(ways) == 1 and ways[0].inputs == tracked and all(len(node.stages) == 1 for node in nodes):
-        lone = AutogradNode(joint, part, part, again, range(len(joint.tangents)), [range(len(joint.inputs))], alone=True)
+        lone = AutogradNode(
+            joint, part, part, again, range(len(joint.tangents)), [range(len(joint.inputs))], alone=True
+        )
         run = _function(lone, compiler, name, forward, ahead)
         return functools.partial(_begun, run, lone.begun) if lone.begun else run
     nodes = nodes or [_node_of(joint, part, again, way) for way in ways]
@@ -395,9 +397,7 @@ class AutogradNode:
         return any(self.joint.paths[k].nodes for k in tangents)
 
 
-def _node_of(
-    joint: Joint, part: Partition, again: Replay, way: NodePlan, buckets: Sequence[int] = ()
-) -> AutogradNode:
+def _node_of(joint: Joint, part: Partition, again: Replay, way: NodePlan, buckets: Sequence[int] = ()) -> AutogradNode:
     others = frozenset(range(len(joint.tangents))) - frozenset(way.tangents)
     mine = without_tangents(joint, part, others) if others else part
     inputs = sorted(way.inputs)

@@ -116,7 +116,7 @@ class _Splitter:
         self.joint, self.part, self.given = joint, part, given
         self.count = len(given)
         graph = part.backward.graph
-        self.placeholders = graph.find_nodes(op="placeholder")
+        self.placeholders: Sequence[fx.Node] = graph.find_nodes(op="placeholder")
         self.results: Sequence[fx.Node] = graph.output_node().args[0]  # type: ignore[assignment]
         self.nodes = [n for n in graph.nodes if n.op == "call_function"]
         self.stage = self._stages(graph)

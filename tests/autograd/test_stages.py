@@ -109,9 +109,7 @@ def test_gradients_come_together(
     assert [n for n, _ in y.grad_fn.next_functions if n is not None and "stage" in n.name()] == []
 
 
-def test_graphs_are_shared_with_equal_buckets_only(
-    split_backwards: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_are_shared_with_equal_buckets_only(split_backwards: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pycompiler.config, "share_regions", True)
     built, kept = regions.STATISTICS["built"], []
     for limit in (1 << 20, 4 * WIDTH * WIDTH + 1, 1 << 20):

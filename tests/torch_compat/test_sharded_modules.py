@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
