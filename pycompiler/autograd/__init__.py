@@ -11,6 +11,7 @@ Files in reading order:
 - decompositions.py, decomp/: decompositions of ATen operators
 - joint.py: the joint graph of forward and backward, and data about it
 - channels_last.py: the layout of images, one choice for all convolutions of a joint graph
+- late_waits.py: waits for collectives at their first readers
 - partition.py, recompute.py, maxflow.py: the cut into forward and backward graph
 - missing_tangents.py: backward graphs for some of the tangents
 - stages.py, staged_backward.py: a backward in stages, one for each bucket of `DistributedDataParallel`

@@ -22,6 +22,7 @@ from pycompiler.autograd import runtime
 from pycompiler.autograd.control_flow import Branches
 from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.joint import Joint
+from pycompiler.autograd.late_waits import wait_late
 from pycompiler.autograd.partition import Partition, forward_only
 from pycompiler.autograd.partition import partition as cut_joint
 from pycompiler.autograd.recorder import Decomposition
@@ -95,6 +96,7 @@ def compile_joint(
     _refuse_saved_inference(gm, fakes, mode)
     with phase("joint"):
         joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls, cut=True)
+        wait_late(joint.graph)
         if layout is not None:
             layout(joint)
     artefact("joint", joint.graph)

@@ -123,6 +123,20 @@ def run_one_forward(rank: int, world: int) -> None:
                 y.sum().backward()
 
 
-@pytest.mark.parametrize("run", [run_options, run_without_the_knob, run_one_forward])
+def run_compiles_of_one_process(rank: int, world: int) -> None:
+    """In the second process, the rows change in each step, then the gradients have stages in one process only."""
+    found = []
+    for how in ("eager", *WAYS):
+        with pycompiler.config.patch(optimize_ddp=rank == 0):
+            module, _, run = built(how, {}, "native")
+            for step in range(4):
+                rows = 4 + rank * step
+                run(torch.ones(rows, WIDTH)).square().mean().backward()
+            found.append([p.grad for p in module.parameters()])
+    assert_same(found[1], found[0], tolerance=1e-5)
+    assert_same(found[2], found[0], tolerance=1e-5)
+
+
+@pytest.mark.parametrize("run", [run_options, run_without_the_knob, run_one_forward, run_compiles_of_one_process])
 def test_in_two_processes(two: Processes, run: Callable[[int, int], None]) -> None:
     two.run(run)

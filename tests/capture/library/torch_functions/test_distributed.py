@@ -15,6 +15,9 @@ import torch.distributed._functional_collectives as functional
 import torch.distributed.tensor
 
 import pycompiler
+from pycompiler import graphs
+from pycompiler.autograd import compile_joint
+from pycompiler.operators import process_groups
 from tests.harness.compare import assert_same
 from tests.processes import Processes, fresh_store, start
 
@@ -446,3 +449,40 @@ def test_a_checkpoint_of_a_distributed_tensor(alone: None, backend: str) -> None
         return made.grad.full_tensor()  # type: ignore[union-attr]
 
     torch.testing.assert_close(gradients(pycompiler.compile(program, backend=backend)), gradients(program))
+
+
+def test_waits_come_before_their_readers(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that does not read the result runs while the collective does, in the graph and in its kernels."""
+
+    def program(x: torch.Tensor) -> Any:
+        reduced = functional.all_reduce(x * 2, "sum", dist.group.WORLD)  # type: ignore[arg-type]
+        gathered = functional.all_gather_tensor(x.cos(), 0, dist.group.WORLD)  # type: ignore[arg-type]
+        between = ((x @ x.T).relu() @ x).sin()
+        return between + reduced, gathered.view(-1)
+
+    orders: list[list[str]] = []
+
+    def ordered(gm: torch.fx.GraphModule, examples: Any) -> Any:
+        orders.append([n.name for n in gm.graph.nodes if n.op == "call_function"])
+        return gm
+
+    def backend(gm: torch.fx.GraphModule, examples: Any) -> Any:
+        return compile_joint(gm, examples, fw_compiler=ordered, bw_compiler=ordered)
+
+    x = given(0, 1)
+    wanted = plain(program(x))
+    assert_same(plain(pycompiler.compile(program, backend=backend, fullgraph=True)(x)), wanted)
+    (order,) = orders
+    expected = ["all_reduce", "all_gather_into_tensor", "sin", "wait_tensor", "add", "wait_tensor_1"]
+    assert [name for name in order if name in expected] == expected
+    schedules: list[Any] = []
+    schedule = graphs.scheduled
+
+    def kept(*args: Any) -> Any:
+        schedules.append(schedule(*args))
+        return schedules[-1]
+
+    monkeypatch.setattr(graphs, "scheduled", kept)
+    assert_same(plain(pycompiler.compile(program, fullgraph=True)(x)), wanted, tolerance=1e-6)
+    steps = [process_groups.name_of(getattr(step, "op", None)) or "kernel" for step in schedules[0].steps]
+    assert steps[steps.index("all_gather_into_tensor") + 1 :][:2] == ["kernel", "wait_tensor"]
