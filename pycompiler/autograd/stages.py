@@ -82,10 +82,12 @@ def _final(part: Partition, inputs: Sequence[int]) -> dict[int, int]:
     results: Sequence[fx.Node] = graph.output_node().args[0]  # type: ignore[assignment]
     placeholders = graph.find_nodes(op="placeholder")
     read = {i: _last_read(placeholders[j], place) for j, (kind, i) in enumerate(part.saved) if kind == "input"}
-    made = {
-        i: place[results[g[1]]] for i in inputs if (g := part.grads[i]) is not None and g[0] == "result"
-    }  # fmt: skip
-    return {i: max(made.get(i, 0), read.get(i, 0) if part.grads[i] else 0) for i in inputs}
+    found = dict.fromkeys(inputs, 0)
+    for i in inputs:
+        if (gradient := part.grads[i]) is not None:
+            kind, k = gradient
+            found[i] = max(place[results[k]] if kind == "result" else 0, read.get(i, 0))
+    return found
 
 
 def _last_read(node: fx.Node, place: dict[fx.Node, int]) -> int:
