@@ -59,7 +59,7 @@ def key_of(gm: fx.GraphModule, examples: Sequence[Any]) -> Hashable:
     symbols = symbols_among(examples)
     return (
         _graph(gm, {}), given, global_state(), _flags(), _operators(), replaced(), repr(config.snapshot()),
-        None if symbols is None else _state(symbols),
+        None if symbols is None else repr(symbols.state()),
     )  # fmt: skip
 
 
@@ -204,14 +204,6 @@ def symbols_among(examples: Sequence[Any]) -> Symbols | None:
     return next((s for e in examples if isinstance(e, _SYMBOLIC) and (s := symbols_of(e)) is not None), None)
 
 
-_FOLLOWS = Symbols.CACHES | {"place"}
-
-
-def _state(symbols: Symbols) -> str:
-    """All facts and assumptions; cached answers follow from them."""
-    return repr({name: value for name, value in vars(symbols).items() if name not in _FOLLOWS})
-
-
 class _Assumptions:
     """Assumptions of a compile about symbols, to be repeated for other symbols with the same facts."""
 
@@ -226,9 +218,9 @@ class _Assumptions:
         """Record the assumptions made since; returns whether they explain all facts known now."""
         if self.symbols is None:
             return True
-        self.relations = self.symbols.relations[len(self.before.relations) :]
+        self.relations = self.symbols.assumed[len(self.before.assumed) :]
         self.repeat(self.before)
-        known, self.symbols = _state(self.before) == _state(self.symbols), None
+        known, self.symbols = repr(self.before.state()) == repr(self.symbols.state()), None
         del self.before
         return known
 

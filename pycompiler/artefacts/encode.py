@@ -364,8 +364,7 @@ def _symbolic(e: Encoder, value: Any) -> Token:
 def _symbols(e: Encoder, value: Symbols) -> Token:
     """The symbols of a compile. The places of assumptions are no longer needed."""
     token = e.remember(value, e.add("symbols"))
-    state = {name: v for name, v in list(vars(value).items()) if name != "place" and name not in Symbols.CACHES}
-    e.add("state", token, tuple((name, e.value(v)) for name, v in state.items()))
+    e.add("state", token, tuple((name, e.value(v)) for name, v in value.state().items()))
     return token
 
 

@@ -487,7 +487,7 @@ class _SideInputs:
         values = [a.meta["example_value"] for a in operands]
         self.names = sorted(symbols_in([*values, *node.meta["example_value"]]))
         symbols = next(filter(None, map(symbols_of, _numbers(values))), None)
-        if symbols is not None and (late := [n for n in self.names if n in symbols.bound]):
+        if symbols is not None and (late := [n for n in self.names if n in symbols.unbacked]):
             raise Specialise(late, "a branch or a loop on a tensor's value")
         self.numbers = [] if symbols is None else [symbols.symbol(name) for name in self.names]
 

@@ -229,7 +229,7 @@ class Recorder(OwnMode):
     def check(self, check: unbacked_symbols.UnbackedCheck, values: Sequence[Any]) -> None:
         bound = self.numbers.symbols
         args = (
-            bound[n] if n in check.symbols.bound else self._arg(v) for n, v in zip(check.names, values, strict=True)
+            bound[n] if n in check.symbols.unbacked else self._arg(v) for n, v in zip(check.names, values, strict=True)
         )
         node = self.graph.call_function(check, tuple(args))
         node.meta["val"] = None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -90,7 +90,7 @@ class Lowering:
         self.padded: dict[tuple[Any, ...], tuple[int, Buffer]] = {}
         self.symbols: Symbols | None = None
         self._reals: dict[Real, Real] = {}  # floats computed from symbols -> their names
-        self.replaced: dict[str, Expr] = {}  # constants of symbols when the lowering began
+        self.replaced: Mapping[str, Expr] = {}  # constants of symbols when the lowering began
 
     @functools.cached_property
     def given(self) -> frozenset[str]:
@@ -557,7 +557,7 @@ def _record_hints(low: Lowering, sizes: Sequence[Any]) -> None:
         if isinstance(n, torch.SymInt):
             low.program.hints.update(hints_of(n))
             if low.symbols is None and (found := symbols_of(n)) is not None:
-                low.symbols, low.replaced = found, dict(found.replaced)
+                low.symbols, low.replaced = found, found.replaced
 
 
 def _attribute(low: Lowering, node: fx.Node) -> Any:

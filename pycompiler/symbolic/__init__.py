@@ -4,6 +4,7 @@ In: the sizes and numbers of a captured call (hints).  Out: symbolic numbers tha
 later call must satisfy, and graph nodes that compute the numbers.  Files in reading order:
 
 - expr.py: integer expressions in canonical form
+- symbol.py: the record of one symbol: all that is known of it
 - symbols.py: the symbols of one compile and its assumptions
 - symbolic_node.py: the node under torch's SymInt, SymFloat and SymBool
 - integer_functions.py: quotients, bits and rounding over symbols

@@ -7,7 +7,7 @@ Out: `Expr`s and numbers.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from pycompiler.symbolic.expr import ONE, ZERO, Expr
@@ -19,8 +19,8 @@ MOST_STEPPED = 2**40  # below, a non-decreasing function of a float is also non-
 class IntegerQueries(Protocol):
     """The queries about integers that a compile answers: `symbols.Symbols`."""
 
-    hints: dict[str, int]
-
+    @property
+    def hints(self) -> Mapping[str, int]: ...
     def resolve(self, expr: Expr) -> Expr: ...
     def known(self, kind: str, expr: Expr) -> bool | None: ...
     def equal(self, a: Expr, b: Expr) -> bool: ...

@@ -4,45 +4,22 @@ In: relations (`symbols.py`) over names, and the origin of each name.
 Out: `SizeChecks`, the argument of the guard kind "sizes" (`ir/guards.py`).  Its sources are the tensors and numbers themselves.
 
     x, n = local("x"), local("n")
-    size_guard([Relation(">=", Expr.sym("s0") - 4)], {"s0": Origin(x, torch.Tensor, "size", 1)}, ())
+    origins = {"s0": Origin(x, torch.Tensor, "size", 1)}
+    size_guard({"s0": Symbol("s0", 8)}, origins, [Relation(">=", Expr.sym("s0") - 4)])
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
-from pycompiler.ir.guards import Guard, UserFrame
-from pycompiler.ir.source import Source, minus
+from pycompiler.ir.guards import Guard
+from pycompiler.ir.source import Source
 from pycompiler.symbolic.data_checks import Decision
+from pycompiler.symbolic.symbol import READS, Origin, Symbol
 from pycompiler.symbolic.symbols import Relation
-
-READS: dict[str, Callable[[Any, int], int]] = {
-    "size": lambda value, dim: int(value.size(dim)),
-    "stride": lambda value, dim: int(value.stride(dim)),
-    "int": lambda value, dim: int(value),
-    "minus": lambda value, dim: minus(value),
-}
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a number is read: by a row of `READS`, from the value of class `cls` at `source` (`dim`: which size or stride)."""
-
-    source: Source
-    cls: type
-    what: str
-    dim: int = 0
-
-    @property
-    def number(self) -> Source:
-        """The source of the number itself."""
-        if self.what in ("int", "float", "text"):
-            return self.source
-        return self.source.then(self.what, None if self.what == "minus" else self.dim)
 
 
 @dataclass(frozen=True)
@@ -136,26 +113,30 @@ def _shown(name: str, most: float, low: float, high: float) -> str:
 
 
 def size_guard(
-    relations: Sequence[Relation],
+    records: Mapping[str, Symbol],
     origins: Mapping[str, Origin],
-    user: tuple[UserFrame, ...],
-    limits: Mapping[str, float] = MappingProxyType({}),
-    intervals: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    relations: Sequence[Relation],
     decisions: Sequence[Decision] = (),
+    about: Container[str] | None = None,
 ) -> Guard | None:
-    """The guard for `relations`, for floats within `limits` and `intervals`, and for `decisions` about them; None
-    without any."""
-    about = frozenset[str]().union(*(d.symbols for d in decisions))
-    decided = sorted(name for name in about if origins[name].what == "float")
-    integers = (about - {*decided}).union(*(r.expr.symbols for r in relations))
-    used = sorted(integers, key=list(origins).index)
-    floats = sorted({*limits, *intervals})
+    """The guard for `relations`, for the ranges of floats, and for `decisions` about them; None without any.
+
+    `about`: only assumptions about these symbols.
+    """
+    if about is not None:
+        relations = [r for r in relations if any(n in about for n in r.expr.symbols)]
+        decisions = [d for d in decisions if any(n in about for n in d.symbols)]
+    limits = {name: (s.most, s.low, s.high) for name, s in records.items() if s.is_float and not s.unbacked}
+    floats = sorted(n for n, row in limits.items() if row != (math.inf, *ANY) and (about is None or n in about))
+    named = frozenset[str]().union(*(d.symbols for d in decisions))
+    decided = sorted(name for name in named if origins[name].what == "float")
+    integers = (named - {*decided}).union(*(r.expr.symbols for r in relations))
+    used = sorted(integers, key=list(records).index)
     if not used and not floats and not decided:
         return None
     sources = list(dict.fromkeys(origins[name].source for name in (*used, *floats, *decided)))
     reads = tuple((sources.index(o.source), o.cls, o.what, o.dim) for o in (origins[name] for name in used))
-    within = tuple((sources.index(origins[n].source), limits.get(n, math.inf), *intervals.get(n, ANY)) for n in floats)
+    within = tuple((sources.index(origins[n].source), *limits[n]) for n in floats)
     reals = tuple((name, sources.index(origins[name].source)) for name in decided)
     distinct = tuple(dict.fromkeys(relations)), within, reals, tuple(dict.fromkeys(decisions))
-    checks = SizeChecks(tuple(used), reads, *distinct)
-    return Guard("sizes", sources[0], checks, tuple(sources[1:]), user)
+    return Guard("sizes", sources[0], SizeChecks(tuple(used), reads, *distinct), tuple(sources[1:]), ())

@@ -237,11 +237,13 @@ Number = Expr | Real | Condition | bool | float
 class NumberQueries(IntegerQueries, Protocol):
     """The queries that nodes put to their compile: `symbols.Symbols`."""
 
-    floats: dict[str, float]
-    replaced: dict[str, Expr]
     answers: dict[Any, Any]
     numbers: dict[int, SymbolicNode]
 
+    @property
+    def floats(self) -> Mapping[str, float]: ...
+    @property
+    def replaced(self) -> Mapping[str, Expr]: ...
     def compare_float(self, op: str, name: str, number: float) -> bool: ...
     def compare_reals(self, op: str, left: Real | float, right: Real | float) -> bool | None: ...
     def bounded(self, integers: Iterable[Expr]) -> bool: ...
@@ -296,9 +298,10 @@ class SymbolicNode:
     # properties -----------------------------------------------------------------------------------------------
     @property
     def value(self) -> Any:
-        if type(self._value) is Expr:
-            self._value = self.env.resolve(self._value)
-        return self._value
+        value = self._value
+        if type(value) is Expr and value.const is None:
+            value = self._value = self.env.resolve(value)
+        return value
 
     @property
     def expr(self) -> Any:

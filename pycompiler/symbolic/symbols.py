@@ -21,9 +21,10 @@ import builtins
 import logging
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import gcd
 from typing import Any
 
@@ -33,6 +34,7 @@ from pycompiler.ir.control_flow_exceptions import LeavesCompile
 from pycompiler.symbolic.data_checks import COMPARISONS, Decision, value_of
 from pycompiler.symbolic.expr import ZERO, Bound, Expr
 from pycompiler.symbolic.integer_functions import product
+from pycompiler.symbolic.symbol import Symbol
 from pycompiler.symbolic.symbolic_node import (
     EXACT,
     HOLDS,
@@ -99,42 +101,34 @@ class _LazyPlace:
 
 
 EXTREMES = {"min": "lt", "max": "gt"}  # the second argument is taken if it is in this relation to the first
-_LESS: dict[str, Callable[[Expr, Expr], tuple[str, Expr]]] = {
-    "==": lambda a, b: ("==", a - b), "!=": lambda a, b: ("!=", a - b), ">=": lambda a, b: (">=", a - b),
-    "<=": lambda a, b: (">=", b - a), ">": lambda a, b: (">=", a - b - 1), "<": lambda a, b: (">=", b - a - 1),
-}  # fmt: skip
+
+
+def _column(value_of: Callable[[Symbol], Any]) -> cached_property[Mapping[str, Any]]:
+    """A value of each symbol's record, by name and without None.  Computed on demand, until a record changes."""
+    return cached_property(lambda symbols: {n: v for n, s in symbols.records.items() if (v := value_of(s)) is not None})
 
 
 class Symbols:
     """One compile's symbols (see the module docstring).
 
-    `hints`: the value of each in the captured call; `facts`: (least, greatest or None) of each; `relations`:
-    assumptions, in order.
-    `floats`: the hints of float symbols.  Assumptions about a float are: a greatest magnitude (`limits`), least and
-    greatest value if the float was compared with a constant (`intervals`), and `decisions`.
+    `records`: what is known of each symbol.  `assumed`: relations between integers, in order.  `decisions`: answers of
+    comparisons between floats.
     """
 
     CACHES = frozenset({"answers", "numbers", "_nodes"})  # state derived from the rest
 
+    hints = _column(lambda s: None if s.is_float or s.follows is not None else s.hint)  # of integers
+    floats = _column(lambda s: s.hint if s.is_float else None)
+    ranges = _column(lambda s: (s.low, s.high))
+    replaced = _column(lambda s: s.equal)
+    unbacked = _column(lambda s: s.unbacked or None)
+    parts = _column(lambda s: s.negative)
+    checked = _column(lambda s: s.most if s.checked and s.most < math.inf else None)  # by a check in the graph
+
     def __init__(self) -> None:
-        self.hints: dict[str, int] = {}
-        self.floats: dict[str, float] = {}
-        self.limits: dict[str, float] = {}
-        self.intervals: dict[str, tuple[builtins.float, builtins.float]] = {}
+        self.records: dict[str, Symbol] = {}
+        self.assumed: list[Relation] = []
         self.decisions: list[Decision] = []
-        self.greatest: dict[str, float] = {}  # greatest magnitudes of unbacked floats, by their tensor's dtype
-        self.facts: dict[str, tuple[int, int | None]] = {}
-        self.ranges: dict[str, tuple[int, int | None]] = {}  # as declared
-        self.relations: list[Relation] = []
-        self.bound: dict[str, str] = {}  # unbacked symbols: name -> kind
-        # of an unbacked integer: symbol of its positive part -> symbol of its negative part
-        self._parts: dict[str, str] = {}
-        self.checked = set[str]()  # floats that an `unbacked_symbols.UnbackedCheck` checks or will check
-        self.late_limits: dict[str, float] = {}  # like `limits`, for the floats of such a check
-        self.late: list[
-            Relation
-        ] = []  # assumptions about unbacked symbols, checked when the symbols are known (`unbacked_symbols.py`)
-        self.replaced: dict[str, Expr] = {}
         self.place: Callable[[], Any] = lambda: None
         self.why = ""
         self._known: dict[tuple[str, Expr], bool] = {}
@@ -143,52 +137,78 @@ class Symbols:
         self.numbers: dict[builtins.int, SymbolicNode] = {}  # nodes of constants
         self._nodes: dict[Expr, SymbolicNode] = {}  # nodes of all other expressions
 
+    # records --------------------------------------------------------------------------------------------------
+    def record(self, symbol: Symbol) -> None:
+        self.records[symbol.name] = symbol
+        for column in COLUMNS & vars(self).keys():
+            delattr(self, column)
+
+    def learn(self, name: str, **facts: Any) -> None:
+        """Replace fields of a symbol's record."""
+        self.record(replace(self.records[name], **facts))
+
+    @property
+    def relations(self) -> list[Relation]:
+        """The assumptions that guards check."""
+        return [r for r in self.assumed if not self.is_late(r.expr.symbols)]
+
+    @property
+    def late(self) -> list[Relation]:
+        """The assumptions about unbacked symbols, checked when the symbols are known (`unbacked_symbols.py`)."""
+        return [r for r in self.assumed if self.is_late(r.expr.symbols)]
+
+    def state(self) -> dict[str, Any]:
+        """All facts and assumptions, for another compile or process."""
+        derived = self.CACHES | COLUMNS
+        return {name: value for name, value in vars(self).items() if name not in derived and name != "place"}
+
     # construction ---------------------------------------------------------------------------------------------
-    def new(self, hint: int, *, low: int = 2, high: int | None = None, name: str | None = None) -> torch.SymInt:
-        """A symbol with the given hint, always from `low` (at least 0) to `high`."""
+    def new(
+        self, hint: int, *, low: int = 2, high: int | None = None, name: str | None = None, **facts: Any
+    ) -> torch.SymInt:
+        """A symbol with the given hint, always from `low` (at least 0) to `high`; `facts`: other fields of its record."""
         name = name or f"s{len(self.hints)}"
-        if name in self.hints or low < 0 or hint < low or (high is not None and hint > high):
+        if name in self.records or low < 0 or hint < low or (high is not None and hint > high):
             raise ValueError(f"no symbol {name} of {hint} from {low} to {high}")
-        self.hints[name] = hint
-        self.ranges[name] = (low, high)
-        self.facts[name] = (low, LIMIT if high is None else high)
+        self.record(Symbol(name, hint, low, LIMIT if high is None else high, declared=(low, high), **facts))
         return self._symint(Expr.sym(name))
 
-    def float(self, name: str, hint: builtins.float | None = None) -> torch.SymFloat:
-        """The float symbol of this name; with `hint`, a new one."""
+    def float(self, name: str, hint: builtins.float | None = None, **facts: Any) -> torch.SymFloat:
+        """The float symbol of this name; with `hint`, a new one with these fields of its record."""
         if hint is not None:
-            self.floats[name] = hint
+            self.record(Symbol(name, hint, **facts))
         node: Any = SymbolicNode(self, Real.named(name))
         return torch.SymFloat(node)
 
-    def bind(self, kind: str, most: Expr | None = None) -> Any:
-        """A new unbacked number.
+    def bind(self, kind: str, most: Expr | None = None, **facts: Any) -> Any:
+        """A new unbacked number; `facts`: other fields of its record.
 
         kind: "float"; "int" of any sign; "size", from 0 to `most`; or "drawn", a random number from 0 to `most`.
         Nothing may be assumed about a "drawn" number: a failed check would draw again.
         """
-        name = f"u{len(self.bound)}"
-        self.bound[name] = kind
+        count = len(self.unbacked)
+        name, other = f"u{count}", f"u{count + 1}"
         if kind == "float":
-            return self.float(name, 0.5)
-        self._bind(name)
-        if kind in ("size", "drawn"):
-            if most is not None:
-                self.hints[name] = max(self.hint(most) // 2, 2)
-                self.facts[name] = (0, LIMIT if most.const is None else most.const)
+            return self.float(name, 0.5, unbacked=kind, **facts)
+        hint = UNBACKED_HINT if most is None else max(self.hint(most) // 2, 2)
+        high = LIMIT if most is None or most.const is None else most.const
+        if kind != "int":
+            self.record(Symbol(name, hint, 0, high, unbacked=kind, **facts))
             return self._symint(Expr.sym(name))
-        other = f"u{len(self.bound)}"
-        self.bound[other] = kind
-        self._bind(other)
-        self.hints[other] = 0
-        self._parts[name] = other
+        self.record(Symbol(name, hint, 0, high, unbacked=kind, negative=other, **facts))
+        self.record(Symbol(other, 0, 0, high, unbacked=kind))
         return self._symint(Expr.sym(name) - Expr.sym(other))
 
-    def _bind(self, name: str) -> None:
-        self.hints[name], self.facts[name] = UNBACKED_HINT, (0, LIMIT)
+    def close_checks(self) -> None:
+        """Call when the check of unbacked floats is recorded: no later assumption may be about a float that it lacks."""
+        for name, symbol in self.records.items():
+            if symbol.checked and name not in self.checked:
+                self.learn(name, checked=False)
 
     def is_late(self, names: Iterable[str]) -> bool:
-        return any(n in self.bound for n in names)
+        """Whether one of the symbols is unbacked."""
+        unbacked = self.unbacked
+        return bool(unbacked) and any(n in unbacked for n in names)
 
     def demand(self, condition: Condition | bool) -> bool:
         """Assume a condition, whatever the hints say; False if it cannot hold."""
@@ -210,7 +230,7 @@ class Symbols:
 
     def symbol(self, name: str) -> Any:
         """The number of a symbol."""
-        return self.float(name) if name in self.floats else self.int(Expr.sym(name))
+        return self.float(name) if self.records[name].is_float else self.int(Expr.sym(name))
 
     def _symint(self, expr: Expr) -> torch.SymInt:
         node: Any = self.node(expr)
@@ -224,13 +244,14 @@ class Symbols:
         return found
 
     def declared(self) -> list[Relation]:
-        """The ranges of the symbols, as relations."""
+        """The ranges of the symbols, and the strides that follow from sizes, as relations."""
         found = []
-        for name, (low, high) in self.ranges.items():
-            found.append(Relation(">=", Expr.sym(name) - low))
-            if high is not None:
-                found.append(Relation(">=", high - Expr.sym(name)))
-        return found
+        for name, s in self.records.items():
+            low, high = s.declared or (None, None)
+            found += [] if low is None else [Relation(">=", Expr.sym(name) - low)]
+            found += [] if high is None else [Relation(">=", high - Expr.sym(name))]
+        strides = {name: s.follows for name, s in self.records.items() if s.follows is not None}
+        return found + [Relation("==", Expr.sym(name) - product) for name, product in strides.items()]
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -244,17 +265,16 @@ class Symbols:
     # queries --------------------------------------------------------------------------------------------------
     def resolve(self, expr: Expr) -> Expr:
         """The expression over the remaining symbols, after replacements."""
-        return expr.subst(self.replaced) if self.replaced and expr.const is None else expr
+        return expr if expr.const is not None or not (replaced := self.replaced) else expr.subst(replaced)
 
     def hint(self, expr: Expr) -> builtins.int:
         return expr.eval(self.hints)
 
     def bounds(self, expr: Expr) -> Bound:
         """The least and the greatest value that facts allow."""
-        shifted = expr.subst({n: Expr.sym(n) + low for n in expr.symbols if (low := self.facts[n][0])})
-        return shifted.bounds(
-            {n: high - low + 1 for n in expr.symbols for low, high in (self.facts[n],) if high is not None}
-        )
+        ranges = self.ranges
+        shifted = expr.subst({n: Expr.sym(n) + low for n in expr.symbols if (low := ranges[n][0])})
+        return shifted.bounds({n: high - low + 1 for n in expr.symbols for low, high in (ranges[n],)})
 
     def known(self, kind: str, expr: Expr | Real) -> bool | None:
         """Whether `expr kind 0` holds, as far as facts determine it; None for a float."""
@@ -275,6 +295,8 @@ class Symbols:
             return self._known.get((kind, expr))
         if (low is not None and low > 0) or (high is not None and high < 0):
             return kind == "!="
+        if (rest := _remainder(expr)) is not None and self.records[rest[0]].divisor % rest[1] == 0:
+            return kind == "=="
         found = self._known.get((kind, expr))
         if found is None and (self.known(">=", expr - 1) or self.known(">=", -expr - 1)):
             return kind == "!="
@@ -308,46 +330,40 @@ class Symbols:
         The bounds are greatest magnitudes and, for divisors, a least distance to zero.
         Raises Specialise if no bounds suffice, or if the hints violate them.
         """
-        names = sorted(value.symbols & self.floats.keys())
-        greatest = {n: self.late_limits.get(n, g) for n, g in self.greatest.items()}
-        if self._keeps(value, most, [n for n in names if n not in greatest], greatest):
+        names = sorted(n for n in value.symbols if self.records[n].is_float)
+        held = {n for n in names if self.records[n].held is not None}
+        if self._keeps(value, most, [n for n in names if n not in held]):
             return
-        for n in () if self.is_settled else self.checked & greatest.keys():
-            del greatest[n]
-        mine = [n for n in names if n not in greatest]
-        if self._keeps(value, most, mine, greatest):
+        mine = [n for n in names if n not in held or not self.is_settled and self.records[n].checked]
+        if self._keeps(value, most, mine):
             return
         raise Specialise(mine or names, "a dtype may not hold the float")
 
-    def _keeps(self, value: Real, most: builtins.float, mine: list[str], greatest: dict[str, builtins.float]) -> bool:
+    def _keeps(self, value: Real, most: builtins.float, mine: list[str]) -> bool:
         """Assume bounds of `mine` if they suffice, together with the known bounds of the other floats."""
-        names = [*mine, *(value.symbols & greatest.keys())]
+        about = {n: s for n in value.symbols if (s := self.records[n]).is_float or s.held is not None}
         for near in (0.0, 2.0**-40, 2.0**-8):
-            least = {n: max(self._least(n), near if abs(self.floats[n]) >= near else 0.0) for n in names}
+            least = {n: max(s.least, near if abs(s.hint) >= near else 0.0) for n, s in about.items()}
             for limit in (most, most / 4, math.sqrt(most) / 2):
-                known = {**self.limits, **self.late_limits, **greatest}
-                limits = {n: greatest[n] if n in greatest else min(limit, known.get(n, limit)) for n in names}
-                held = all(abs(self.floats[n]) <= limits[n] or not math.isfinite(self.floats[n]) for n in mine)
-                if held and magnitude(value, limits, least) <= most:
-                    self.limits |= {n: limits[n] for n in mine if n not in self.checked}
-                    self.late_limits |= {n: limits[n] for n in mine if n in self.checked}
-                    for n in [n for n in names if near and self._least(n) < near <= abs(self.floats[n])]:
-                        self.compare_float("ge" if self.floats[n] > 0 else "le", n, math.copysign(near, self.floats[n]))
+                limits = {n: min(s.magnitude, limit) if n in mine else s.magnitude for n, s in about.items()}
+                held = all(abs(s.hint) <= limits[n] or not math.isfinite(s.hint) for n, s in about.items() if n in mine)
+                narrows = any(limits[n] < self.records[n].most for n in mine)
+                if held and not (narrows and self.is_settled) and magnitude(value, limits, least) <= most:
+                    for n in mine:
+                        self.learn(n, most=limits[n])
+                    for n, s in about.items():
+                        if near and s.least < near <= abs(s.hint):
+                            self.compare_float("ge" if s.hint > 0 else "le", n, math.copysign(near, s.hint))
                     return True
         return False
 
-    def _least(self, name: str) -> builtins.float:
-        """A lower bound of a float's magnitude, from its interval; 0 if unknown."""
-        low, high = self.intervals.get(name, (-math.inf, math.inf))
-        return max(low, -high, 0.0) if low == low else 0.0
-
     def compare_float(self, op: str, name: str, number: builtins.float) -> bool:
         """`name op number` for the float's hint.  Assumed: an interval around the hint (for NaN: NaN)."""
-        if name in self.bound or not math.isfinite(number):
+        known = self.records[name]
+        if known.unbacked or not math.isfinite(number):
             self.pin_all([name])
-        value = self.floats[name]
+        value, low, high = known.hint, known.low, known.high
         answer: bool = getattr(operator, op)(value, number)
-        low, high = self.intervals.get(name, (-math.inf, math.inf))
         if math.isnan(value):
             low = high = math.nan
         elif value == number and op in ("eq", "ne"):
@@ -356,10 +372,10 @@ class Symbols:
             low = max(low, number if op in ("ge", "lt") else math.nextafter(number, math.inf))
         else:
             high = min(high, number if op in ("le", "gt") else math.nextafter(number, -math.inf))
-        if (low, high) != self.intervals.get(name):
+        if (low, high) != (known.low, known.high):
             if self.is_settled:
                 raise Specialise([name], f"{name} {op} {number} would be assumed after the guards are made")
-            self.intervals[name] = low, high
+            self.learn(name, low=low, high=high)
         return answer
 
     def bounded(self, integers: Iterable[Expr]) -> bool:
@@ -406,13 +422,13 @@ class Symbols:
         """The expression's value, which becomes a constant."""
         expr = self.resolve(expr)
         if expr.const is None:
-            self.pin_all(expr.symbols & self.bound.keys())
+            self.pin_all(expr.symbols & self.unbacked.keys())
             self._assume("==", expr - self.hint(expr))
         return self.hint(expr)
 
     def pin_all(self, names: Iterable[str]) -> None:
         names = sorted(names)
-        if late := [n for n in names if n in self.bound]:
+        if late := [n for n in names if n in self.unbacked]:
             raise Specialise(late, "the value of an unbacked symbol is not known before a call")
         if wanted := [n for n in names if n in self.floats]:
             raise Specialise(wanted, self.why or "the float is used outside of arithmetic")
@@ -448,7 +464,7 @@ class Symbols:
         """The expression without positive symbols that are factors of all its terms."""
         monos = [list(mono) for mono, _ in expr.terms]
         for atom in expr.terms[0][0]:
-            positive = atom.kind == "sym" and self.facts[atom.key][0] > 0
+            positive = atom.kind == "sym" and self.records[atom.key].low > 0
             if positive and all(atom in mono for mono in monos):
                 for mono in monos:
                     mono.remove(atom)
@@ -467,10 +483,6 @@ class Symbols:
                 rest = (expr - c * product(mono)) * k
                 return self._without_division(rest + b if c == 1 else rest + k - 1 - b)
         return expr
-
-    def settle(self, a: Expr, op: str, b: Expr) -> bool:
-        """`a op b`, op one of ==, !=, <, <=, >, >=."""
-        return self.decide(*_LESS[op](a, b))
 
     def freeze(self) -> None:
         """Mark the guards as built: from now on, a new assumption raises `Specialise`."""
@@ -498,7 +510,7 @@ class Symbols:
         if self.is_settled:
             relation = Relation(kind, expr)
             raise Specialise(sorted(expr.symbols), f"{relation} would be assumed after the guards are made")
-        if drawn := sorted(n for n in expr.symbols if self.bound.get(n) == "drawn"):
+        if drawn := sorted(n for n in expr.symbols if self.unbacked.get(n) == "drawn"):
             raise Specialise(drawn, "each call draws another value")
         self.answers, self._nodes = {}, {}
         normal = self._normal(kind, self.resolve(expr))
@@ -511,7 +523,7 @@ class Symbols:
         relation = Relation(kind, normal, self.place(), self.why)
         if any(abs(c) > LIMIT for part in normal.sums() for _, c in part.terms):
             raise Specialise(sorted(normal.symbols), f"{relation} has numbers beyond 64 bits, which guards cannot hold")
-        (self.late if late else self.relations).append(relation)
+        self.assumed.append(relation)
         log.info("assumed: %s%s", relation, _LazyPlace(relation))
         self._known[kind, normal] = True
         if kind == ">=":
@@ -523,6 +535,8 @@ class Symbols:
             self._known[_NOT[kind], normal] = False
         if kind == "==":
             self._replace(normal)
+            if (rest := _remainder(normal)) is not None:
+                self.learn(rest[0], divisor=math.lcm(self.records[rest[0]].divisor, rest[1]))
         if late and kind == ">=":
             self._sign(normal)
         if late and kind == ">=" and not HOLDS[kind](self.hint(normal)):
@@ -530,20 +544,19 @@ class Symbols:
 
     def _sign(self, expr: Expr) -> None:
         """A non-negative integer has no negative part, and a non-positive integer no positive part."""
-        for p, q in self._parts.items():
+        for p, q in self.parts.items():
             for zero, rest in ((q, expr - Expr.sym(p) + Expr.sym(q)), (p, expr - Expr.sym(q) + Expr.sym(p))):
                 if rest.const is not None and rest.const <= 0 and not self.is_static(zero):
                     self._replace(Expr.sym(zero))
 
     def _guess_again(self, expr: Expr) -> None:
         """Choose a new hint for an unbacked symbol, so that `expr >= 0` holds for the hints of the others."""
-        for name in sorted(expr.symbols & self.bound.keys()):
+        for name in sorted(expr.symbols & self.unbacked.keys()):
             factor = expr.coeff(name)
             if factor is not None and factor.const in (1, -1):
-                rest = self.hint(expr) - factor.const * self.hints[name]
-                low, high = self.facts[name]
-                found = max(low, -rest if factor.const == 1 else rest)
-                self.hints[name] = found if high is None else min(found, high)
+                symbol = self.records[name]
+                rest = self.hint(expr) - factor.const * symbol.hint
+                self.learn(name, hint=min(max(symbol.low, -rest if factor.const == 1 else rest), symbol.high))
                 return
 
     def _narrow(self, expr: Expr) -> None:
@@ -551,19 +564,16 @@ class Symbols:
         if len(expr.symbols) != 1:
             return
         (name,) = expr.symbols
-        factor, (low, high) = expr.coeff(name), self.facts[name]
+        factor, symbol = expr.coeff(name), self.records[name]
         if factor is None or factor.const not in (1, -1):
             return
         rest = (expr - factor * Expr.sym(name)).as_int()
-        if factor.const == 1:
-            self.facts[name] = (max(low, -rest), high)
-        else:
-            self.facts[name] = (low, rest if high is None else min(high, rest))
+        self.learn(name, **{"low": max(symbol.low, -rest)} if factor.const == 1 else {"high": min(symbol.high, rest)})
 
     def _replace(self, expr: Expr) -> None:
         """Solve `expr == 0` for a symbol that a number or a multiple of another symbol can replace."""
         order = list(self.hints)
-        for name in sorted(expr.symbols, key=lambda n: (n in self.bound, order.index(n)), reverse=True):
+        for name in sorted(expr.symbols, key=lambda n: (n in self.unbacked, order.index(n)), reverse=True):
             factor = expr.coeff(name)
             if factor is None or factor.const not in (1, -1):
                 continue
@@ -573,13 +583,14 @@ class Symbols:
                 continue
             if other.const is None and other.terms[0][1] < 0:
                 continue
-            self.replaced = {n: e.subst({name: other}) for n, e in self.replaced.items()} | {name: other}
-            if name in self.bound:
-                self.hints[name] = other.eval(self.hints)
-            if len(other.symbols) == 1 and other == Expr.sym(next(iter(other.symbols))):
-                (low, high), (low2, high2) = self.facts[name], self.facts[next(iter(other.symbols))]
-                highs = [h for h in (high, high2) if h is not None]
-                self.facts[next(iter(other.symbols))] = (max(low, low2), min(highs) if highs else None)
+            for n, e in self.replaced.items():
+                self.learn(n, equal=e.subst({name: other}))
+            mine = self.records[name]
+            self.learn(name, equal=other, hint=self.hint(other) if mine.unbacked else mine.hint)
+            if other.symbol is not None:
+                twin = self.records[other.symbol]
+                low, high = max(mine.low, twin.low), min(mine.high, twin.high)
+                self.learn(twin.name, low=low, high=high, divisor=math.lcm(mine.divisor, twin.divisor))
             return
 
     # conditions -----------------------------------------------------------------------------------------------
@@ -601,7 +612,18 @@ class Symbols:
         return ask(condition.kind, condition.args[0])
 
 
+COLUMNS = frozenset(name for name, member in vars(Symbols).items() if isinstance(member, cached_property))
+
+
 # expressions ----------------------------------------------------------------------------------------------------
+def _remainder(expr: Expr) -> tuple[str, int] | None:
+    """The symbol and the divisor of `symbol % divisor`; None for other expressions."""
+    if len(expr.terms) != 1 or [a.kind for a in expr.terms[0][0]] != ["%"]:
+        return None
+    number, by = expr.terms[0][0][0].args
+    return (number.symbol, by.const) if number.symbol is not None and by.const is not None else None
+
+
 def expr_of(value: Any) -> Expr:
     """The expression of an int or of one of our SymInts."""
     if isinstance(value, torch.SymInt):

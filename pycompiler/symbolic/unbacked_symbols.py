@@ -69,7 +69,7 @@ class UnbackedCheck:
 
     def __call__(self, *values: Any) -> None:
         env = dict(zip(self.names, values, strict=True))
-        for name, most in self.symbols.late_limits.items():
+        for name, most in self.symbols.checked.items():
             if name not in env or most < abs(env[name]) < math.inf:
                 raise Unfit(f"{name} is beyond {most}, with {env}")
         for relation in self.symbols.late:

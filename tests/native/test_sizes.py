@@ -14,12 +14,15 @@ from pycompiler.ir.guards import Guard, explain, first_failure
 from pycompiler.ir.source import Scope, local
 from pycompiler.symbolic.data_checks import Decision
 from pycompiler.symbolic.expr import Expr
-from pycompiler.symbolic.size_checks import Origin, size_guard
+from pycompiler.symbolic.size_checks import size_guard
+from pycompiler.symbolic.symbol import Origin, Symbol
 from pycompiler.symbolic.symbolic_node import Real
 from pycompiler.symbolic.symbols import Relation
 
 X, Y, N = local("x"), local("y"), local("n")
 A, B, S, I, M = map(Expr.sym, ("a", "b", "s", "i", "m"))
+
+
 ORIGINS = {
     "a": Origin(X, torch.Tensor, "size", 0),
     "b": Origin(Y, torch.nn.Parameter, "size", 1),
@@ -27,10 +30,17 @@ ORIGINS = {
     "i": Origin(N, int, "int"),
     "m": Origin(N, int, "minus"),
 }
+FLOAT = {"f": Origin(N, float, "float")}
+
+
+def guard_of(origins: dict[str, Origin], *rest: Any, **facts: float) -> Guard | None:
+    """`facts`: of the float `f`."""
+    records = {name: Symbol(name, 1.0 if o.what == "float" else 1) for name, o in origins.items()}
+    return size_guard(records | ({"f": Symbol("f", 1.0, **facts)} if "f" in origins else {}), origins, *rest)
 
 
 def made(*relations: Relation) -> Guard:
-    guard = size_guard(relations, ORIGINS, ())
+    guard = guard_of(ORIGINS, relations)
     assert guard is not None
     return guard
 
@@ -103,7 +113,7 @@ def test_numbers_below_zero_are_read_with_the_other_sign() -> None:
 
 def test_more_dimensions_than_lie_in_the_tensor() -> None:
     origins = {"a": Origin(X, torch.Tensor, "size", 6), "s": Origin(X, torch.Tensor, "stride", 0)}
-    guard = size_guard([Relation("==", S - 24 * A)], origins, ())
+    guard = guard_of(origins, [Relation("==", S - 24 * A)])
     assert guard is not None
     assert agree(guard, {"x": torch.zeros(2, 1, 2, 3, 4, 1, 5)})
     assert not agree(guard, {"x": torch.zeros(2, 1, 2, 3, 4, 1, 10)[..., ::2]})
@@ -115,7 +125,7 @@ def test_sizes_of_pinned_tensors_are_read_anew() -> None:
     holder.weight, holder.others = torch.zeros(4, 3), [1, 2, 3]
     weight = local("m").then("instance_dict").dict_item("weight")
     others = local("m").then("instance_dict").dict_item("others")
-    guard = size_guard([Relation("==", A - 4)], {"a": Origin(weight, torch.Tensor, "size", 0)}, ())
+    guard = guard_of({"a": Origin(weight, torch.Tensor, "size", 0)}, [Relation("==", A - 4)])
     assert guard is not None
     tree = _native.GuardTree([guard, Guard("length", others, 3), Guard("type_is", others, list)], ("m",))
     scope = {"m": holder}
@@ -136,7 +146,7 @@ def test_a_failure_is_explained() -> None:
 
 
 def test_a_guard_of_nothing_is_none() -> None:
-    assert size_guard([], ORIGINS, ()) is None
+    assert guard_of(ORIGINS, []) is None
 
 
 def test_unknown_data_are_refused() -> None:
@@ -153,7 +163,7 @@ def test_unknown_data_are_refused() -> None:
 
 
 def test_limits_of_floats() -> None:
-    guard = size_guard([], {"f": Origin(N, float, "float")}, (), {"f": 65504.0})
+    guard = guard_of(FLOAT, [], most=65504.0)
     assert guard is not None
     assert str(guard) == "|L['n']| <= 65504.0"
     for value in (0.5, -65504.0, float("inf"), float("-inf"), float("nan"), -0.0):
@@ -161,7 +171,7 @@ def test_limits_of_floats() -> None:
     for wrong in (65504.1, -1e39, 3, True, None, "3.0"):
         assert not agree(guard, {"n": wrong})
     assert "not a float of at most 65504.0" in explain(guard, Scope({"n": 1e39}, {}))
-    both = size_guard([Relation(">=", A - 4)], {**ORIGINS, "f": Origin(N, float, "float")}, (), {"f": 2.0})
+    both = guard_of(ORIGINS | FLOAT, [Relation(">=", A - 4)], most=2.0)
     assert both is not None
     assert agree(both, {"x": torch.zeros(4), "n": 2.0})
     assert not agree(both, {"x": torch.zeros(3), "n": 2.0})
@@ -176,12 +186,12 @@ def test_intervals_of_floats() -> None:
         (-0.25, 0.25): ((0.25, -0.25, 0.0), (0.3, -0.3, inf, math.nan)),
         (math.nan, math.nan): ((math.nan, -math.nan), (0.0, inf, 1, None)),
     }
-    for interval, (good, wrong) in rows.items():
-        guard = size_guard([], {"f": Origin(N, float, "float")}, (), {}, {"f": interval})
+    for (low, high), (good, wrong) in rows.items():
+        guard = guard_of(FLOAT, [], low=low, high=high)
         assert guard is not None
         assert all(agree(guard, {"n": value}) for value in good)
         assert not any(agree(guard, {"n": value}) for value in wrong)
-    both = size_guard([], {"f": Origin(N, float, "float")}, (), {"f": 2.0}, {"f": (0.0, inf)})
+    both = guard_of(FLOAT, [], most=2.0, low=0.0)
     assert both is not None and str(both) == "|L['n']| <= 2.0 and 0.0 <= L['n']"
     assert [agree(both, {"n": value}) for value in (1.0, inf, 2.5, -1.0)] == [True, True, False, False]
     assert "-1.0: not a float of at most 2.0, from 0.0 to inf" in explain(both, Scope({"n": -1.0}, {}))
@@ -202,7 +212,7 @@ def test_decisions_are_pythons_comparisons() -> None:
     for _ in range(150):
         left, right = rng.choice(SIDES[:2] + SIDES[6:]), rng.choice(SIDES)
         decision = Decision(left, rng.choice(["lt", "le", "gt", "ge", "eq", "ne"]), right, rng.random() < 0.5)
-        guard = size_guard([], DECIDED, (), decisions=[decision])
+        guard = guard_of(DECIDED, [], [decision])
         assert guard is not None
         tree = _native.GuardTree([guard], ("x", "y", "n", "f", "g"))
         for _ in range(20):
@@ -219,6 +229,6 @@ def test_decisions_are_pythons_comparisons() -> None:
 
 
 def test_what_was_decided_is_shown() -> None:
-    guard = size_guard([], DECIDED, (), decisions=[Decision(F, "lt", G, True)])
+    guard = guard_of(DECIDED, [], [Decision(F, "lt", G, True)])
     assert guard is not None and str(guard) == "lt(f, g) where f = L['f'], g = L['g']"
     assert "f = 2.0, g = 1.0: not lt(f, g)" in explain(guard, Scope({"f": 2.0, "g": 1.0}, {}))

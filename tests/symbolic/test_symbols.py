@@ -61,6 +61,28 @@ def test_hints_settle_the_rest_once():
     assert not symbols.relations[1].holds({"s0": 9}) and symbols.relations[1].holds({"s0": 12})
 
 
+def test_divisors_of_a_symbol_settle_remainders():
+    symbols = Symbols()
+    s, b = symbols.new(24), symbols.new(24)
+    assert s % 8 == 0 and b % 6 == 0 and b == s
+    known = texts(symbols)
+    assert s % 4 == 0 and s % 12 == 0 and not b % 24 != 0 and b % 3 == 0
+    assert texts(symbols) == known == ["((s0) % (8)) == 0", "((s1) % (6)) == 0", "s1 == s0"]
+    assert symbols.records["s0"].divisor == 24 and symbols.records["s1"].equal == Expr.sym("s0")
+    assert s % 5 != 0 and texts(symbols)[3:] == ["((s0) % (5)) != 0"]
+
+
+def test_a_bound_of_a_float_is_not_narrowed_after_the_guards():
+    symbols = Symbols()
+    value = symbols.float("f", 2.0).node.value
+    symbols.within(value, 65504.0)
+    symbols.freeze()
+    symbols.within(value, 1e38)  # follows from the bound
+    with pytest.raises(Specialise, match="may not hold"):
+        symbols.within(value, 100.0)
+    assert symbols.records["f"].most == 65504.0
+
+
 def test_an_equality_makes_symbols_one():
     symbols = Symbols()
     a, b, c = symbols.new(8), symbols.new(8), symbols.new(16)
@@ -121,7 +143,7 @@ def test_a_relation_prints_without_negative_terms():
 def test_after_the_guards_are_made_nothing_is_assumed():
     symbols = Symbols()
     s, b = symbols.new(8), symbols.new(4)
-    assert symbols.settle(expr_of(s), ">", expr_of(b)) and not symbols.settle(expr_of(s), "<=", Expr.of(5))
+    assert symbols.at_least(expr_of(s), expr_of(b) + 1) and symbols.at_least(expr_of(s), 6)
     symbols.freeze()
     assert s > b and s >= 2 and s > 5
     with pytest.raises(Specialise, match="s0 must be known: s0 >= 7 would be assumed"):

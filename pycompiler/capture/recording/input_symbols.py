@@ -22,7 +22,8 @@ from pycompiler.ir.weak_guards import weak_source
 from pycompiler.logs import stage
 from pycompiler.symbolic.dynamic_marks import Mark, marks_of
 from pycompiler.symbolic.expr import Expr
-from pycompiler.symbolic.size_checks import Origin, size_guard
+from pycompiler.symbolic.size_checks import size_guard
+from pycompiler.symbolic.symbol import Origin, Symbol
 from pycompiler.symbolic.symbols import Relation, Specialise, Symbols, expr_of
 from pycompiler.torch_compat.fake_mode import Layout, as_plain, is_plain
 
@@ -155,13 +156,12 @@ def _is_argument(source: Source) -> bool:
 class Sizes:
     """The symbols of one capture.
 
-    `origins`: of symbols, and of strides that are compared with expressions (`strides`).
+    `origins`: where symbols, and strides that follow from sizes, are read.
     """
 
     policy: SymbolPolicy
     symbols: Symbols | None = None
     origins: dict[str, Origin] = field(default_factory=dict)
-    strides: list[Relation] = field(default_factory=list)
     required: dict[str, Origin] = field(default_factory=dict)  # marked dynamic: a constant instead is an error
     integers: dict[Source, Any] = field(default_factory=dict)
     modules: dict[Source, Any] = field(default_factory=dict)
@@ -184,15 +184,11 @@ class Sizes:
         steps = self._changing_strides(real, source) if changes else frozenset()
         if not (wanted or steps) or not (wrapper or is_plain(real)):
             return None
-        if self.symbols is None:
-            raise RestartWithSymbols
         sizes: list[Any] = list(shape)
         for d in wanted:
             mark = marks.get(d, Mark("maybe"))
             origin = Origin(source, type(real), "size", d)
             sizes[d] = self._new(shape[d], origin, mark)
-            if mark.kind == "dynamic":
-                self.required[f"{sizes[d]}"] = origin
         return sizes, self._strides(real, source, sizes, steps)
 
     def _owner(self, source: Source) -> Any:
@@ -241,8 +237,6 @@ class Sizes:
         what = "minus" if real < 0 else "int"
         if not (abs(real) <= _GREATEST and self.policy.wants(source, what, 0)):
             return None
-        if self.symbols is None:
-            raise RestartWithSymbols
         if source not in self.integers:
             origin = Origin(source, int, what)
             symbol = self._new(abs(real), origin, Mark("maybe", high=_GREATEST), low=_least(real))
@@ -270,7 +264,7 @@ class Sizes:
     def _is_integer(self, name: str) -> bool:
         """Whether the symbol is an integer of the program, not a size."""
         origin = self.origins.get(name)
-        return self.known_symbols.bound.get(name) == "int" if origin is None else origin.what in ("int", "minus")
+        return self.known_symbols.unbacked.get(name) == "int" if origin is None else origin.what in ("int", "minus")
 
     def floating(self, real: float, source: Source) -> Any:
         """The SymFloat of a float; None if it is a constant."""
@@ -279,11 +273,9 @@ class Sizes:
         self.policy.observe(source, "float", (real,))
         if not self.policy.wants(source, "float", 0):
             return None
-        if self.symbols is None:
-            raise RestartWithSymbols
         if source not in self.integers:
-            name = f"float{len(self.symbols.floats)}"
-            self.integers[source] = self.symbols.float(name, real)
+            name = f"float{len(self.known_symbols.floats)}"
+            self.integers[source] = self.known_symbols.float(name, real)
             self.origins[name] = Origin(source, float, "float")
             log.info("%s is %s, now %s", name, source, real)
         return self.integers[source]
@@ -297,22 +289,20 @@ class Sizes:
         wanted = self.policy.floats if kind is float else self.policy.integers
         if not wanted or self.policy.is_static(source, what, 0):
             return None
-        if self.symbols is None:
-            raise RestartWithSymbols
-        made = self.symbols.bind("float") if kind is float else self.symbols.bind("drawn", Expr.of(int(greatest)))
-        name = next(reversed(self.symbols.bound))
-        self.symbols.greatest[name] = greatest
-        self.origins[name] = Origin(source, kind, what)
+        how, most = ("float", None) if kind is float else ("drawn", Expr.of(int(greatest)))
+        made = self.known_symbols.bind(how, most, held=greatest)
+        self.origins[[*self.known_symbols.unbacked][-1]] = Origin(source, kind, what)
         return made
 
     def is_read(self, names: Iterable[str]) -> bool:
         """Whether the graph reads one of these symbols from data."""
-        return any(n in self.known_symbols.bound and n not in self.origins for n in names)
+        return any(n in self.known_symbols.unbacked and n not in self.origins for n in names)
 
     def _new(self, hint: int, origin: Origin, mark: Mark, low: int = 2) -> torch.SymInt:
-        assert self.symbols is not None
-        made = self.symbols.new(hint, low=max(mark.low or low, low), high=mark.high)
-        self.origins[str(made)] = origin
+        made = self.known_symbols.new(hint, low=max(mark.low or low, low), high=mark.high)
+        self.origins[f"{made}"] = origin
+        if mark.kind == "dynamic":
+            self.required[f"{made}"] = origin
         log.info("%s is %s, now %d", made, origin.number, hint)
         return made
 
@@ -329,16 +319,18 @@ class Sizes:
             if step not in extents:
                 strides[d] = extents[step] = self._new(step, origin, Mark("maybe")) if d in steps else step
             elif isinstance(extents[step], torch.SymInt):
-                strides[d], name = extents[step], f"stride{len(self.strides)}"
+                strides[d], known = extents[step], self.known_symbols
+                name = f"stride{sum(s.follows is not None for s in known.records.values())}"
+                known.record(Symbol(name, step, follows=expr_of(strides[d])))
                 self.origins[name] = origin
-                self.strides.append(Relation("==", Expr.sym(name) - expr_of(strides[d])))
             extents[step * real.size(d)] = strides[d] * sizes[d]
         return strides
 
     @property
     def known_symbols(self) -> Symbols:
-        """The symbols of a capture that has some."""
-        assert self.symbols is not None
+        """The symbols; the capture restarts if it has none."""
+        if self.symbols is None:
+            raise RestartWithSymbols
         return self.symbols
 
     def source_of(self, name: str) -> Source:
@@ -356,29 +348,21 @@ class Sizes:
 
     def guard(self) -> Guard | None:
         """The guard of all assumptions so far."""
-        if self.symbols is None:
-            return None
-        relations = [*self.symbols.declared(), *self.strides, *self.symbols.relations]
-        floats = self.symbols.limits, self.symbols.intervals, self.symbols.decisions
-        return size_guard(relations, self.origins, (), *floats)
+        return self.guard_about(None)
 
-    def guard_about(self, is_watched: Callable[[Source], bool]) -> Guard | None:
-        """The part of the guard that concerns symbols of watched sources."""
-        if self.symbols is None:
+    def guard_about(self, is_watched: Callable[[Source], bool] | None) -> Guard | None:
+        """The part of the guard that concerns symbols of watched sources; None: all of it."""
+        known = self.symbols
+        if known is None:
             return None
-        names = {name for name, origin in self.origins.items() if is_watched(origin.source)}
-        relations = [*self.symbols.declared(), *self.strides, *self.symbols.relations]
-        limits = {k: v for k, v in self.symbols.limits.items() if k in names}
-        intervals = {k: v for k, v in self.symbols.intervals.items() if k in names}
-        decisions = [d for d in self.symbols.decisions if d.symbols & names]
-        about = [r for r in relations if r.expr.symbols & names]
-        return size_guard(about, self.origins, (), limits, intervals, decisions)
+        about = None if is_watched is None else {n for n, o in self.origins.items() if is_watched(o.source)}
+        return size_guard(known.records, self.origins, [*known.declared(), *known.relations], known.decisions, about)
 
     def specialised(self) -> tuple[Origin, Relation] | None:
         """A marked size that became a constant, and the relation that caused it."""
         for name, origin in self.required.items():
-            if self.symbols is not None and self.symbols.is_static(name):
-                why = next(r for r in self.symbols.relations if r.kind == "==" and name in r.expr.symbols)
+            if self.known_symbols.is_static(name):
+                why = next(r for r in self.known_symbols.relations if r.kind == "==" and name in r.expr.symbols)
                 return origin, why
         return None
 
@@ -390,9 +374,5 @@ class Sizes:
         return [o for o in origins if o not in required]
 
     def origins_of(self, wanted: Specialise) -> list[Origin]:
-        assert self.symbols is not None
-        return [
-            self.origins[name]
-            for name in wanted.names or (*self.symbols.hints, *self.symbols.floats)
-            if name in self.origins
-        ]
+        known = self.known_symbols
+        return [self.origins[n] for n in wanted.names or (*known.hints, *known.floats) if n in self.origins]

@@ -94,12 +94,10 @@ class UnbackedBindings(Generic[T]):
             same = (func, id(args[0]), args[0]._version)
             if same in self._sizes:
                 return self._sizes[same][0]
-            known = len(symbols.bound)
-            made = symbols.bind(kind, None if most is None else expr_of(most))
-            if kind == "float":
-                symbols.greatest[tuple(symbols.bound)[known]] = torch.finfo(args[0].dtype).max
-                symbols.checked.update(tuple(symbols.bound)[known:])
-            self.binding.append((made, tuple(symbols.bound)[known:]))
+            known = len(symbols.unbacked)
+            facts = {"held": torch.finfo(args[0].dtype).max, "checked": True} if kind == "float" else {}
+            made = symbols.bind(kind, None if most is None else expr_of(most), **facts)
+            self.binding.append((made, tuple(symbols.unbacked)[known:]))
             if kind == "size":
                 self._sizes[same] = made, args[0]
             return made
@@ -152,7 +150,7 @@ class UnbackedBindings(Generic[T]):
     def must_check(self) -> bool:
         """Whether there are assumptions on unbacked symbols, so that the graph must run even if it returns nothing."""
         symbols = self.sizes.known_symbols if self.readings else None
-        return symbols is not None and bool(symbols.late or symbols.late_limits)
+        return symbols is not None and bool(symbols.late or symbols.checked)
 
     def check(self, inputs: Iterable[torch.Tensor], symbol: Callable[[str], fx.Node]) -> None:
         """Insert a node, behind the last binding call, that checks the assumptions on unbacked symbols.
@@ -163,8 +161,8 @@ class UnbackedBindings(Generic[T]):
             return
         symbols = self.sizes.known_symbols
         last = next(n for n in reversed(self.graph.nodes) if "binds" in n.meta)
-        symbols.checked &= symbols.late_limits.keys()
-        wanted = {n for r in symbols.late for n in r.expr.symbols} | symbols.checked
+        symbols.close_checks()
+        wanted = {n for r in symbols.late for n in r.expr.symbols} | symbols.checked.keys()
         for fake in inputs:
             wanted |= {s for n in fake.shape if is_symbolic(n) for s in expr_of(n).symbols}
         names = sorted(n for n in (wanted | self.readings.keys()) if n in self.readings or n in self.sizes.origins)

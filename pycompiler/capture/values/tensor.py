@@ -635,7 +635,7 @@ def item(cx: Capture, value: Value, name: str = "item") -> Value:
     if fake is None or cx.graph.levels:
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name == "tolist" and fake.dim():
-        if any(s in cx.sizes.known_symbols.bound for n in fake.shape if is_symbolic(n) for s in expr_of(n).symbols):
+        if any(cx.sizes.known_symbols.is_late(expr_of(n).symbols) for n in fake.shape if is_symbolic(n)):
             raise Break("data-dependent-value", f"Tensor.{name}() of a number of elements that depends on data")
         if fake.numel() > MOST_ITEMS:
             raise Break("data-dependent-value", f"Tensor.{name}() of too many elements")
