@@ -75,6 +75,7 @@ class Facts:
     acts: bool = False  # has, or may have, side effects: each call runs, once, in order with the others
     written: tuple[tuple[int, str], ...] = ()  # positions and names of the arguments that the operator writes
     gives_views: bool = False  # of arguments
+    gives_number: bool = False  # the result is a number, read from a tensor
     foreign: bool = False  # of another library, so that possible errors are unknown
     on_lists: bool = False  # does the same with each tensor of its lists
     launches: bool = False  # starts work that continues after the call
@@ -132,6 +133,7 @@ def facts_of(op: object) -> Facts:
     changed = ((i, a) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
     found["written"], found["foreign"] = tuple((i, a.name) for i, a in changed), space not in _OURS
     found["gives_views"] = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    found["gives_number"] = [str(a.type) for a in (*schema.arguments, *schema.returns)] == ["Tensor", "number"]
     found["on_lists"], found["launches"] = schema.name.startswith(_ON_LISTS), launches(op)
     return Facts(**found, lasts=_lasts(op, found))
 

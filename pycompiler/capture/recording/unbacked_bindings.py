@@ -16,8 +16,9 @@ from torch import fx
 
 from pycompiler import config
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.recording.input_symbols import RestartWithSymbols, Sizes
+from pycompiler.capture.recording.input_symbols import Sizes
 from pycompiler.capture.recording.nodes import has_tensor, name_of, version_of
+from pycompiler.operators.operator_facts import facts_of
 from pycompiler.symbolic import unbacked_symbols
 from pycompiler.symbolic.expr import Expr
 from pycompiler.symbolic.symbols import expr_of, is_symbolic
@@ -25,9 +26,6 @@ from pycompiler.symbolic.unbacked_symbols import BINDS
 
 if TYPE_CHECKING:
     from pycompiler.torch_compat.fake_mode import FakeMode
-
-GIVE_NUMBERS = ("item", torch.Tensor.item, torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
-"""Targets whose result is the number in a tensor."""
 
 
 class NumberArgument(Break):
@@ -70,16 +68,15 @@ class UnbackedBindings(Generic[T]):
 
     def begin(self, target: Any) -> None:
         """Call before each call of the graph."""
-        self.binding, self.gives_number = [], target in GIVE_NUMBERS
+        self.binding = []
+        self.gives_number = target in ("item", torch.Tensor.item) or facts_of(target).gives_number
 
     def bind(self, mode: FakeMode, func: Any, args: Any, kwargs: Any, *, inner: bool, happened: bool) -> Any:
         """The result of an operator that depends on data, if the configuration captures it; else NotImplemented."""
         scalar = func is torch.ops.aten._local_scalar_dense.default
         if not (config.capture_scalar_outputs if scalar else config.capture_dynamic_output_shape_ops):
             return NotImplemented
-        symbols = self.sizes.symbols
-        if symbols is None:
-            raise RestartWithSymbols
+        symbols = self.sizes.known_symbols
         if inner:
             raise Break("inner-graph", f"{func}, whose result depends on data")
         if happened:
