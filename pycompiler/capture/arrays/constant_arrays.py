@@ -105,7 +105,7 @@ def _of_number(
         number = owner.number()
         if number is None:
             return None
-        real = owner.python_type()(number.settle("as a NumPy number").const())
+        real = owner.python_type()(number.const("as a NumPy number"))
         return Const(cx.evaluate_raw(method, real, *given, **named).item())
 
     return Array.number_of(made.python_type(), lambda: made.tensor, known)

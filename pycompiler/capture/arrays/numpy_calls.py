@@ -268,7 +268,7 @@ UNARY = {"-": "negative", "+": "positive", "~": "invert"}
 def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Value:
     """`left <op> right`, a comparison, or in place `left <op>= right` by the method `special`."""
     if "**" in op:
-        left, right = (v.settle("beside an array") for v in (left, right))
+        left, right = (cx.realize(v, "beside an array") for v in (left, right))
     for value in (left, right):
         if not isinstance(value, (Array, Const, Symbolic)) or isinstance(value, Const) and not is_number(value.value):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
@@ -345,7 +345,7 @@ def argument(cx: Capture, value: Value, *, size: bool = False) -> Value:
     value = cx.realize(value)
     if size and isinstance(value, Symbolic) and value.python_type() is int:
         return value
-    value = value.settle("as an argument of a NumPy function")
+    value = cx.realize(value, "as an argument of a NumPy function")
     if isinstance(value, Array):
         return value.tensor
     if isinstance(value, Tensor):

@@ -31,12 +31,10 @@ def steps_back(key: Value) -> bool:
         return any(steps_back(k) for k in key.items)
     if isinstance(key, Const) and isinstance(key.value, slice):
         return key.value.step is not None and key.value.step < 0
-    step = (
-        key.parts[2].settle("as the step of an array's slice")
-        if isinstance(key, Slice) and len(key.parts) > 2
-        else None
-    )
-    return step is not None and not (isinstance(step, Const) and (step.value is None or step.value > 0))
+    if not isinstance(key, Slice) or len(key.parts) < 3:
+        return False
+    step = key.parts[2].const("as the step of an array's slice")
+    return step is not None and step <= 0
 
 
 def ellipses(key: Value) -> int:
@@ -181,7 +179,7 @@ def check_write(cx: Capture, array: Array, args: list[Value]) -> None:
     """Break or raise where NumPy does not simply write."""
     if array.fixed:
         raise Break("unsupported-operation", f"a write into {array.fixed}")
-    value = cx.realize(args[-1]).settle("as a value stored in an array") if args else Const(0)
+    value = cx.realize(args[-1], "as a value stored in an array") if args else Const(0)
     if isinstance(value, Array) and value.scalar and (is_integer(array) and type_of(value) != type_of(array)):
         raise Break("unsupported-operation", f"{value.describe()} stored into an integer array of another dtype")
     if isinstance(value, Const) and is_number(value.value):

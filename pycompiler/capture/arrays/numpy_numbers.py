@@ -41,7 +41,7 @@ class Operand:
     cls: type
 
     def settled(self) -> Any:
-        number = self.number.settle("as a NumPy number").const()
+        number = self.number.const("as a NumPy number")
         return number if self.cls in (int, float, bool) else self.cls(number)
 
 
@@ -55,7 +55,7 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
         return known
     if any(isinstance(v, Symbolic) for v in values) and name not in numpy_arrays.MAKES and not is_wrapped(cx):
         if all(isinstance(v, PLAIN_VALUES) for v in values):  # numbers alone, which NumPy computes at once
-            args = [v.settle("as an argument of a NumPy function") for v in values]
+            args = [cx.realize(v, "as an argument of a NumPy function") for v in values]
     return numpy_calls.call_function(cx, fn, name, args, kwargs)
 
 
@@ -103,7 +103,7 @@ def elementwise(cx: Capture, name: str, fn: Callable[..., Any], values: list[Val
     def make() -> Tensor:
         try:
             power = fn is operator.pow
-            plain = [v.settle("beside an array") for v in values] if power else values
+            plain = [cx.realize(v, "beside an array") for v in values] if power else values
             called = power_of(*plain) if power else name
             found = record(cx, numpy_arrays.function, [Const(called), *plain], {}, scalar=True)
         except Break:
@@ -132,7 +132,9 @@ def _known_number(cx: Capture, cls: type, known: Callable[[], Value | None]) -> 
 
 def _tensor_of(cx: Capture, cls: type, number: Value) -> Tensor:
     dtype = argument(cx, cx.make(cls))
-    made = cx.graph.call_function(numpy_arrays.scalar, [dtype, number.settle("as an array without dimensions")], {})
+    made = cx.graph.call_function(
+        numpy_arrays.scalar, [dtype, cx.realize(number, "as an array without dimensions")], {}
+    )
     assert isinstance(made, Tensor)
     return made
 

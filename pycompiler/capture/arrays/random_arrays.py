@@ -104,7 +104,7 @@ def _unknown(name: str) -> Break:
 
 def _constant(cx: Capture, name: str, value: Value) -> Any:
     """A constant argument: a number, a tuple of sizes, or the name of a dtype."""
-    value = cx.realize(value).settle("as an argument of a NumPy generator")
+    value = cx.realize(value, "as an argument of a NumPy generator")
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list, torch.Size):
         return tuple(_constant(cx, name, v) for v in value.items)
     if not isinstance(value, (Const, Class)):

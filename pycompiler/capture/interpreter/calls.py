@@ -252,7 +252,7 @@ def _marked(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -
 
 def _existing(cx: Capture, value: Value) -> Any:
     """The real object behind a value, unchanged since the frame began; guarded to be the same in later calls."""
-    value = value.settle("as an argument of a function marked with assume_constant_result")
+    value = cx.realize(value, "as an argument of a function marked with assume_constant_result")
     if isinstance(value, (Const, Class)):
         return value.const()
     real = getattr(value, "real", MISSING)

@@ -33,6 +33,7 @@ from pycompiler.capture.recording.fake_calls import settle_numbers
 from pycompiler.capture.recording.graph import GraphBuilder
 from pycompiler.capture.recording.inference_mode import Inference
 from pycompiler.capture.recording.input_symbols import Sizes, SymbolPolicy
+from pycompiler.capture.recording.nodes import name_of
 from pycompiler.capture.recording.scalar_reads import ScalarReads
 from pycompiler.capture.semantics import length_hints, symbolic_formatting, tracebacks
 from pycompiler.capture.semantics.special_methods import call_special
@@ -47,7 +48,7 @@ from pycompiler.capture.values.attributes import (
     show_written,
     unlist_subclass,
 )
-from pycompiler.capture.values.base import Cell, LazyObject, Value, class_name, iteration_break_kind
+from pycompiler.capture.values.base import NEEDED, Cell, LazyObject, Value, class_name, iteration_break_kind
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERAL_IDS, LITERALS, Const, Identity, UnknownStr, reference
 from pycompiler.capture.values.containers.dicts import Dict, DictView, Proxy
@@ -275,28 +276,29 @@ class Capture:
     def lazy(self, real: Any, source: Source) -> Value:
         return LazyObject(real, inherited_guards.place(self, source) if self.made_classes else source)
 
-    def realize(self, value: Value) -> Value:
+    def realize(self, value: Value, why: str = "") -> Value:
+        """The value that the program uses.  `why`: the reason why a symbolic number becomes a constant."""
         if isinstance(value, LazyObject):
             if value.seen is None:
                 value.seen = value.look(self)
-            return value.seen
-        return value
+            value = value.seen
+        return value.settle(why) if why else value
 
     def computed(self, function: Callable[..., Any], *places: Source) -> Source:
         """The source of a value that each call computes once from these sources."""
         made = places[0].computed(function, *places[1:])
         return self.places.setdefault(made, made)
 
-    def realize_all(self, args: list[Value], kwargs: dict[str, Value]) -> None:
-        """Realise the arguments of a call in place.
+    def realize_all(self, args: list[Value], kwargs: dict[str, Value], why: str = "") -> None:
+        """Realise the arguments of a call in place; with `why`, as constants where possible.
 
         Realising may call functions (keys of a dict).  Such a call is not the CALL instruction's own, so `direct` is
         off meanwhile.
         """
         direct, self.direct = self.direct, False
         try:
-            args[:] = map(self.realize, args)
-            kwargs.update([(k, self.realize(v)) for k, v in kwargs.items()])
+            args[:] = [self.realize(v, why) for v in args]
+            kwargs.update([(k, self.realize(v, why)) for k, v in kwargs.items()])
         finally:
             self.direct = direct
 
@@ -402,7 +404,12 @@ class Capture:
         return found
 
     def evaluate(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
-        found = self.evaluate_raw(fn, *args, **kwargs)
+        """The result of `evaluate_raw`, as a value.  Values among the arguments are constants from now on."""
+
+        def known(given: Any) -> Any:
+            return given.const(f"as an argument of {name_of(fn)}") if isinstance(given, Value) else given
+
+        found = self.evaluate_raw(fn, *map(known, args), **{name: known(v) for name, v in kwargs.items()})
         if hasattr(type(found), "__next__"):  # an iterator has a state: each call of the program creates one
             raise Break("builtin-call", f"{fn.__qualname__}, which returns an iterator ({type(found).__name__})")
         return self.make(found)
@@ -420,7 +427,7 @@ class Capture:
         return Key(self, value)
 
     def key_of(self, value: Value) -> object:
-        value = self.realize(value).settle("as a key")
+        value = self.realize(value, "as a key")
         if isinstance(value, Const) and type(value.value) is frozenset:
             return ("f", frozenset(Key(self, self.make(v)) for v in value.value))
         if isinstance(value, (Const, Slice)) and value.python_type() is slice and sys.version_info < (3, 12):
@@ -526,17 +533,17 @@ class Capture:
     def is_none(self, value: Value) -> bool:
         return isinstance(value, Const) and value.value is None
 
-    def snapshot(self, value: Value) -> Any:
+    def snapshot(self, value: Value, why: str = NEEDED) -> Any:
         """The real value of a constant, or of a container of constants, for a function that only reads it."""
         value = self.realize(value)
         if isinstance(value, Sequence) and value.cls in (list, tuple):
-            return value.cls(self.snapshot(v) for v in value.items)
+            return value.cls(self.snapshot(v, why) for v in value.items)
         if isinstance(value, Set) and value.cls in (set, frozenset):
-            known = [self.snapshot(v) for v in value.ordered(self)]
+            known = [self.snapshot(v, why) for v in value.ordered(self)]
             return value.cls(known) if value.shadow is None else value.cls(value.shadow)
         if isinstance(value, Dict) and value.cls is dict:
-            return {self.snapshot(k): self.snapshot(v) for k, v in value.pairs(self)}
-        return value.const()
+            return {self.snapshot(k, why): self.snapshot(v, why) for k, v in value.pairs(self)}
+        return value.const(why)
 
     def index(self, value: Value, sequence: str = "") -> int:
         """operator.index(value). `sequence`: the name of the indexed type, for its TypeError."""
@@ -557,7 +564,7 @@ class Capture:
             raise Break("data-dependent-value", "a NumPy number as an index")
         if sequence and not hasattr(cls, "__index__"):
             self.throw(TypeError, f"{sequence} indices must be integers or slices, not {class_name(cls)}")
-        value = value.settle(f"as an index of a {sequence}" if sequence else "as an integer")
+        value = self.realize(value, f"as an index of a {sequence}" if sequence else "as an integer")
         if value.is_const():
             return self._fitted(int(self.evaluate_raw(operator.index, value.const())), value, sequence)
         if hasattr(cls, "__index__"):
@@ -591,7 +598,7 @@ class Capture:
         if isinstance(a, Symbolic) or isinstance(b, Symbolic):
             if a.python_type() is not b.python_type():
                 return False
-            a, b = (v.settle("as an operand of `is`") for v in (a, b))
+            a, b = (self.realize(v, "as an operand of `is`") for v in (a, b))
         answer = self.same(a, b)
         if not answer and array.is_truth(a) and array.is_truth(b):
             raise Break("unsupported-operation", "`is` of two NumPy bools")

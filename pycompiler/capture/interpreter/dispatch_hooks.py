@@ -293,7 +293,7 @@ class HookGuards:
         kind = type(found)
         if kind in _LITERALS:
             if not held:
-                self.cx.wrap(found, source).settle("which __torch_dispatch__ reads")
+                self.cx.realize(self.cx.wrap(found, source), "which __torch_dispatch__ reads")
         elif kind in (*_SEQUENCES, *_DICTS, *_SETS) or isinstance(found, tuple):
             self.contents(found, source, held=held, only_read=only_read)
         elif kind is functools.partial:

@@ -64,7 +64,7 @@ class _ValueStandIns:
 
     def of(self, value: Value) -> Any:
         """The stand-in for `value`."""
-        value = self.cx.realize(value).settle("as an argument that __torch_function__ may see")
+        value = self.cx.realize(value, "as an argument that __torch_function__ may see")
         if isinstance(value, Const):
             return value.const()
         made: Any

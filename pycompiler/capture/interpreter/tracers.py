@@ -132,7 +132,7 @@ class Tracer(GraphBuilder):
         """The fx argument of a symbolic number.  An unbacked symbol breaks the graph: only the outer graph binds it, and
         checks its assumptions."""
         if is_unbacked(value.sym):
-            return value.settle("in an inner graph").value
+            return value.const("in an inner graph")
         return super().number(value)
 
     def _symbol(self, name: str) -> fx.Node:

@@ -341,7 +341,7 @@ def unpack_ex(frame: Frame, ins: Instruction) -> None:
 
 @opcode("GET_LEN")
 def get_len(frame: Frame, ins: Instruction) -> None:
-    frame.push(Const(peek(frame, 1).length(frame.cx)))
+    frame.push(peek(frame, 1).length(frame.cx))
 
 
 def _formatted(frame: Frame, value: Value, which: int, spec: Value) -> Value:

@@ -202,7 +202,7 @@ class Head:
             if value.source is not None and is_symbolic(value.sym):
                 return self.at_entry(value.source)
             if not is_computed(value):
-                return build.load_const(value.settle("as a result that generated code cannot compute").value)
+                return build.load_const(value.const("as a result that generated code cannot compute"))
             number = value.sym.node.value
             if isinstance(number, float):  # it became a constant
                 return build.load_const(number)
@@ -548,7 +548,7 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
     if isinstance(value, Symbolic):
         if is_computed(value):
             return None if value.source is None else ("source", value.source)
-        value = value.settle("as a result that generated code cannot compute")
+        value = Const(value.const("as a result that generated code cannot compute"))
     if isinstance(value, (List, Dict)) and value.source is None:
         seen.add(id(value))
     if isinstance(value, Const):

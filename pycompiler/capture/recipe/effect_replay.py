@@ -87,7 +87,7 @@ def _key_at_begin(head: Head, key: Symbolic | LazyObject) -> Code:
         loads = [head.follow(head.cx.sizes.source_of(n)) for n in names]
         load = head.call(runtime_helpers.compute, build.load_const(number), build.load_const(names), *loads)
     else:
-        load = build.load_const(key.settle("as a key").value)
+        load = build.load_const(key.const("as a key"))
     return load
 
 

@@ -92,13 +92,13 @@ def _held(cx: Capture, value: Value, low: int, high: int) -> Value:
         return value
     symbols, expr = cx.sizes.known_symbols, expr_of(value.sym)
     inside = symbols.at_least(expr, low) and symbols.at_least(-expr, -high)
-    return value if inside else value.settle("as a number beyond the range of a dtype")
+    return value if inside else cx.realize(value, "as a number beyond the range of a dtype")
 
 
 def _constant(cx: Capture, value: Value) -> Value:
     value = cx.realize(value)
     if isinstance(value, Symbolic) and isinstance(value.sym, torch.SymInt):
-        return value.settle("among the numbers from which a tensor is created")
+        return cx.realize(value, "among the numbers from which a tensor is created")
     if type(value) in (List, Tuple) and any(_is_data(cx, v) for v in value.items):  # type: ignore[attr-defined]
         items = [_constant(cx, v) for v in value.items]  # type: ignore[attr-defined]
         return List(items) if isinstance(value, List) else Tuple(items)

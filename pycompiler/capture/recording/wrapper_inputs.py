@@ -130,7 +130,7 @@ def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value
 
 def _argument(cx: Capture, value: Value) -> Any:
     """A constant, or an immutable object of constants: each call of the graph passes this very object."""
-    value = cx.realize(value).settle("as an argument of a tensor subclass")
+    value = cx.realize(value, "as an argument of a tensor subclass")
     made: Any
     if isinstance(value, Tuple):
         items = [_argument(cx, v) for v in value.items]
@@ -215,7 +215,7 @@ def _guard_sizes(cx: Capture, value: Tensor) -> None:
 
 def _settle(cx: Capture, value: Value) -> None:
     """Guard each constant in a context.  Other objects break the graph."""
-    value = cx.realize(value).settle("in the context of __tensor_flatten__")
+    value = cx.realize(value, "in the context of __tensor_flatten__")
     if isinstance(value, Sequence):
         for item in [*value.items]:
             _settle(cx, item)

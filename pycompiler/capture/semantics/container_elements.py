@@ -55,7 +55,7 @@ def members(cx: Capture, iterable: Value) -> tuple[list[Value], Any]:
         keys_of(iterable.mapping)
     if isinstance(iterable, Set):
         return list(iterable.entries.values()), iterable.shadow
-    values = [v.settle("as an element of a set") for v in cx.elements(iterable)]
+    values = [cx.realize(v, "as an element of a set") for v in cx.elements(iterable)]
     if isinstance(iterable, Const):
         return values, iterable.value
     if not all(v.is_const() and known_hash(v.const()) for v in values):

@@ -66,9 +66,14 @@ class Formatted:
         return formatted(cx, cx.realize(value.getitem(cx, cx.make(key))))
 
 
+def _part(cx: Capture, value: Value) -> Value:
+    """A value whose text is needed."""
+    return value.settled(cx) if isinstance(value, deferred.ThreadIdent) else cx.realize(value, "as a part of a str")
+
+
 def formatted(cx: Capture, value: Value) -> Any:
     """The argument that represents `value` in a call of a formatting function."""
-    value = value.settle("as a part of a str")
+    value = _part(cx, value)
     return value.const() if value.is_const() and not _says_texts(value) else Formatted(cx, value)
 
 
@@ -100,9 +105,8 @@ def convert(cx: Capture, value: Value, which: int) -> Value:
 
 def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
     if not issubclass(spec.python_type(), str):  # raises before any method of the value is called
-        return cx.evaluate(format, "", spec.const())
-    value = convert(cx, value, which).settle("as a part of a str")
-    value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
+        return cx.evaluate(format, "", spec)
+    value = _part(cx, convert(cx, value, which))
     if isinstance(value, Deferred):
         return deferred.compute(cx, format, [value, spec])
     if isinstance(value, Member) and value.says_texts():
@@ -111,7 +115,7 @@ def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
         if not spec.const():  # by the C classes, as of this call
             return text(cx, value, str)
     if value.is_const():
-        return cx.evaluate(format, value.const(), spec.const())
+        return cx.evaluate(format, value, spec)
     if isinstance(value, Object):
         method = value.special(cx, "__format__")
         if isinstance(method, Method) and isinstance(method.function, Function):
@@ -122,7 +126,7 @@ def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
     told = text(cx, value, str)
     if isinstance(told, UnknownStr) and spec.const() == "" and own:
         return told
-    return cx.evaluate(format, told.const(), spec.const())
+    return cx.evaluate(format, told, spec)
 
 
 def _is_objects(cx: Capture, cls: type, name: str) -> bool:
@@ -143,7 +147,7 @@ def to_open_str(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     if not is_container(value):
         return text(cx, value, how)
     if value.is_const():
-        return cx.evaluate(how, value.const())
+        return cx.evaluate(how, value)
     told = ascii if how is ascii else repr
     if isinstance(value, Dict):
         pairs = value.pairs(cx)
@@ -204,10 +208,9 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     """str(value), repr(value) or ascii(value)."""
     if is_container(value):
         return cx.realize(to_open_str(cx, value, how))
-    value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
+    value = _part(cx, value)
     if isinstance(value, Deferred):
         return deferred.compute(cx, how, [value])
-    value = value.settle("as a part of a str")
     if isinstance(value, Set) and value.cls in (set, frozenset):
         inner = ", ".join(text(cx, v, repr).const() for v in value.ordered(cx))
         braced = f"{{{inner}}}" if inner else ""
@@ -217,7 +220,7 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
         if (method := value.method(cx, name)) is not None:
             return call_special(cx, how, value, name, method)
     if value.is_const():
-        return cx.evaluate(how, value.const())
+        return cx.evaluate(how, value)
     if isinstance(value, UnknownStr) and how is str:
         return value
     if isinstance(value, NativeObject) and value.kind.shown:

@@ -44,7 +44,7 @@ def _length(cx: Capture, value: Value) -> bool:
     """Whether an object has returned a length."""
     if not isinstance(value, Object) or _in_python(cx, value, "__len__") is None:
         return False
-    return cx.catching(TypeError, lambda: Const(value.length(cx))) is not None
+    return cx.catching(TypeError, lambda: value.length(cx)) is not None
 
 
 def _in_python(cx: Capture, value: Object, name: str) -> Value | None:

@@ -127,10 +127,13 @@ def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
     return cx.wrap(result, const_source(cached).attr("result"))
 
 
+ARGUMENT = "as an argument of a function with functools.lru_cache"
+
+
 def _cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Cached | None:
     """The cached call, if each argument is an immutable constant; else None."""
-    why = "as an argument of a function with functools.lru_cache"
-    args, kwargs = [v.settle(why) for v in args], {k: v.settle(why) for k, v in kwargs.items()}
+    args, kwargs = [*args], {**kwargs}
+    cx.realize_all(args, kwargs, ARGUMENT)
     if not all(v.is_const() for v in (*args, *kwargs.values())):
         return None
     known = [v.const() for v in args], {k: v.const() for k, v in kwargs.items()}
@@ -230,8 +233,8 @@ def _call_of_objects(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
         raise refused()
     if not hasattr(fn, "cache_parameters"):
         raise refused()
-    why = "as an argument of a function with functools.lru_cache"
-    args, kwargs = [v.settle(why) for v in args], {k: v.settle(why) for k, v in kwargs.items()}
+    args, kwargs = [*args], {**kwargs}
+    cx.realize_all(args, kwargs, ARGUMENT)
     leaves: list[Value] = []
     parts = [_part(cx, v, leaves, refused) for v in args], {k: _part(cx, v, leaves, refused) for k, v in kwargs.items()}
     limit, names, given = limit_of(fn), tuple(kwargs), [*args, *kwargs.values()]
@@ -264,7 +267,7 @@ def _call_of_objects(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
 
 def _part(cx: Capture, value: Value, leaves: list[Value], refused: Refused) -> Any:
     """A part of a key: a constant, a tuple of parts, or a leaf that equals only itself."""
-    value = cx.realize(value).settle("as an argument of a function with functools.lru_cache")
+    value = cx.realize(value, ARGUMENT)
     if isinstance(value, Tuple) and value.cls is tuple and not value.is_const():
         return tuple(_part(cx, v, leaves, refused) for v in value.items)
     if isinstance(value, Class) and value.made is not None:

@@ -146,7 +146,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     )  # its elements keep their identity
     constant = left.is_const() and right.is_const() and not (_has_metaclass(left) or _has_metaclass(right))
     if constant and not tuples:
-        return cx.evaluate(told, left.const(), right.const())
+        return cx.evaluate(told, left, right)
     # `*=` repeats a sequence on the right only if the left class is from C and has no sequence slots.
     repeated = op == "*=" and issubclass(right.python_type(), (list, tuple, str, bytes, bytearray))
     if repeated and left.python_type() not in (*EXAMPLES, *LITERALS):
@@ -264,7 +264,7 @@ def _overridden(cx: Capture, special: str, reflected: str, left: Value, right: V
 def _of_plain(cx: Capture, fn: Callable[..., Any], told: Callable[..., Any], *values: Const | Symbolic) -> Value:
     """An operator on constants and symbolic numbers.  `told`: the function whose error messages name the operator."""
     found = compute(cx, fn, values) if any(isinstance(v, Symbolic) for v in values) else None
-    return found or cx.evaluate(told, *(v.settle(f"as an operand of {told.__name__}").const() for v in values))
+    return found or cx.evaluate(told, *values)
 
 
 def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str, *, compared: bool = False) -> bool:
@@ -405,7 +405,7 @@ def _sequence_in_place(cx: Capture, op: str, left: Value, right: Value) -> Value
             target.push(value) if isinstance(target, Deque) else target.add(value)
         return left
     if op == "*=" and not isinstance(target, Deque):
-        right = right.settle("as the number of times a list is repeated")
+        right = cx.realize(right, "as the number of times a list is repeated")
         if not right.is_const():
             return None
         cx.effects.mutate(target)
@@ -446,7 +446,7 @@ def _sequences(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
         for a, b in ((left, right), (right, left)):
             if not isinstance(a, Sequence):
                 continue
-            b = b.settle("as the number of times a sequence is repeated")
+            b = cx.realize(b, "as the number of times a sequence is repeated")
             if isinstance(b, Const) and isinstance(b.value, int):
                 cx.evaluate_raw(operator.mul, (), b.value)
                 if isinstance(a, Tuple) and a.cls is tuple and (b.value == 1 or not a.truth(cx)):
@@ -516,12 +516,12 @@ def _special(cx: Capture, value: Value, name: str, other: Value) -> Value | None
     if own is not None:
         result = cx.call(own, [other], {})
     elif isinstance(value, Class):
-        if name in ("__eq__", "__ne__") or not (other := other.settle("as an operand of a class")).is_const():
+        if name in ("__eq__", "__ne__") or not (other := cx.realize(other, "as an operand of a class")).is_const():
             return None
         method = getattr(type(value.cls), name, None)
         if method is None:
             return None
-        result = cx.evaluate(method, value.const(), other.const())
+        result = cx.evaluate(method, value, other)
     elif isinstance(value, Object):
         bound = value.special(cx, name)
         if bound is None:
@@ -626,7 +626,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return Const(fn(_keys(cx, left), _keys(cx, right)))
     constant = left is given[0] and right is given[1] and left.is_const() and right.is_const()
     if constant and not (_has_metaclass(left) or _has_metaclass(right)):
-        return cx.evaluate(fn, left.const(), right.const())
+        return cx.evaluate(fn, left, right)
     left, right = given  # the error names their classes
     _must_be_known(left, right)
     if any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):

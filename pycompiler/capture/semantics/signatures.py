@@ -31,10 +31,26 @@ from pycompiler.ir.source import mro_of
 FunctionHandler = Callable[[Any, list[Value], dict[str, Value]], Value]
 
 
+CONSTANT_ARGUMENTS: dict[FunctionHandler, str] = {}
+"""Handlers that take symbolic numbers as constants, with the reason."""
+
+
+def constant_arguments(why: str) -> Callable[[FunctionHandler], FunctionHandler]:
+    """Declare that a handler takes symbolic numbers among its arguments as constants."""
+
+    def declare(handler: FunctionHandler) -> FunctionHandler:
+        CONSTANT_ARGUMENTS[handler] = why
+        return handler
+
+    return declare
+
+
 def call_handler(cx: Capture, fn: Any, handler: FunctionHandler, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """handler(cx, args, kwargs) if `fn` accepts these arguments; else a graph break."""
     if not (_is_of(fn, args) and _takes(cx, fn, handler, args, kwargs)):
         raise Break("builtin-call", describe_call(fn, args))
+    if (why := CONSTANT_ARGUMENTS.get(handler)) is not None:
+        cx.realize_all(args, kwargs, why)
     try:
         return handler(cx, args, kwargs)
     except Raised as e:

@@ -23,4 +23,4 @@ def call_special(cx: Capture, fn: Callable[..., Any], value: Value, name: str, m
         return result
     answer = result.const()
     stand_in = type(value.python_type().__name__, (), {name: lambda *_: answer})()
-    return cx.evaluate(fn, stand_in, *(a.const() for a in args))
+    return cx.evaluate(fn, stand_in, *args)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import NEEDED, Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.computed_sources import number_of
@@ -125,11 +125,11 @@ class Array(Value):
         number = self.plain_number()
         return number if number.python_type() is int else self
 
-    def const(self) -> Any:
+    def const(self, why: str = NEEDED) -> Any:
         number = self.number()
         if number is None:
             raise Break("data-dependent-value", f"the number in {self.describe()}")
-        return self.python_type()(number.settle("where a constant is needed").const())
+        return self.python_type()(number.const(why))
 
     def describe(self) -> str:
         if self._tensor is None:
@@ -167,18 +167,15 @@ class Array(Value):
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         cx.call_builtin(numpy_arrays.method, [Const("__setitem__"), self, key, value], {})
 
-    def count(self, cx: Capture) -> Value:
+    def length(self, cx: Capture) -> Value:
         if self.tensor.rank == 0:
             cx.throw(TypeError, "len() of unsized object")
         return cx.make(self.tensor.shape[0])
 
-    def length(self, cx: Capture) -> int:
-        return int(self.count(cx).settle("as a number of elements").const())
-
     def iterate(self, cx: Capture) -> Iterator[Value]:
         if self.tensor.rank == 0:
             cx.throw(TypeError, "iteration over a 0-d array")
-        return (self.getitem(cx, Const(i)) for i in range(self.length(cx)))
+        return (self.getitem(cx, Const(i)) for i in range(self.length(cx).const("as a number of elements")))
 
     def truth(self, cx: Capture) -> bool:
         number = self.number()
@@ -229,7 +226,7 @@ def is_wrapped(cx: Capture) -> bool:
 # tensors and arrays -------------------------------------------------------------------------------------------
 def of_tensor(cx: Capture, tensor: Tensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`tensor.numpy()`."""
-    forced = kwargs.get("force", Const(False)).settle("as an option of Tensor.numpy()")
+    forced = cx.realize(kwargs.get("force", Const(False)), "as an option of Tensor.numpy()")
     if args or kwargs.keys() - {"force"} or not forced.is_const() or tensor.is_special or cx.graph.levels:
         raise Break("unsupported-operation", "Tensor.numpy()")
     fake = tensor.fake

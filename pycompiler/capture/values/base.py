@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.interface import Capture
+from pycompiler.capture.values.interface import NEEDED, Capture
 from pycompiler.ir.source import Source, mro_of, namespace_of
 
 TracebackEntry = tuple[types.CodeType, dict[str, Any], int, int]
@@ -82,12 +82,13 @@ class Value:
     def is_const(self) -> bool:
         return False
 
-    def const(self) -> Any:
-        raise Break("unsupported-operation", f"{self.describe()} where a constant is needed")
+    def const(self, why: str = NEEDED) -> Any:
+        """The object.  A symbolic number is a constant from now on; `why` is recorded with the assumption."""
+        raise Break("unsupported-operation", f"{self.describe()} {NEEDED}")
 
     def settle(self, why: str) -> Value:
-        """Replace a symbolic number (`symbolic_numbers.py`) by its constant in this call.  Other values return
-        themselves.
+        """Make the symbolic numbers in a value constants (`Capture.realize` with a reason calls it).  Returns the value,
+        or the constant of a number.
         """
         return self
 
@@ -131,7 +132,8 @@ class Value:
         """The elements in order, as a lazy Python iterator of values."""
         raise Break(iteration_break_kind(self), f"iteration over {self.describe()}")
 
-    def length(self, cx: Capture) -> int:
+    def length(self, cx: Capture) -> Value:
+        """`len(self)`: a symbolic number if the length changes between calls and is not guarded yet."""
         raise Break("unsupported-operation", f"len({self.describe()})")
 
     def truth(self, cx: Capture) -> bool:

@@ -28,7 +28,7 @@ from pycompiler.capture.values.attributes import (
     mro_lookup,
     of_type,
 )
-from pycompiler.capture.values.base import Capture, StandIn, Value
+from pycompiler.capture.values.base import NEEDED, Capture, StandIn, Value
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers.dicts import Dict, Proxy
 from pycompiler.capture.values.containers.instance_dicts import DELETED
@@ -70,13 +70,13 @@ class Class(Value):
     def is_const(self) -> bool:
         return True
 
-    def const(self) -> Any:
+    def const(self, why: str = NEEDED) -> Any:
         return self.cls
 
     def truth(self, cx: Capture) -> bool:
         method = self.special(cx, "__bool__")
         if method is None:
-            return self.special(cx, "__len__") is None or self.length(cx) > 0
+            return self.special(cx, "__len__") is None or self.length(cx).truth(cx)
         found = cx.call(method, [], {}).const()
         if not isinstance(found, bool):
             cx.throw(TypeError, f"__bool__ should return bool, returned {type(found).__name__}")
@@ -185,12 +185,12 @@ class Class(Value):
         name = getattr(real, "_name_", None) if self.made is not None else None
         return cx.make(real) if name is None or name not in self.cls.__members__ else self.getattr(cx, name)  # type: ignore[attr-defined]
 
-    def length(self, cx: Capture) -> int:
+    def length(self, cx: Capture) -> Value:
         method = self.special(cx, "__len__")
         if method is not None:
-            return int(cx.evaluate_raw(len, LengthCheck(cx.call(method, [], {}).const())))
+            return cx.evaluate(len, LengthCheck(cx.call(method, [], {}).const()))
         self.has_so_many(cx)
-        return int(cx.evaluate_raw(len, self.cls))
+        return cx.evaluate(len, self.cls)
 
     def contains(self, cx: Capture, item: Value) -> bool:
         method = self.special(cx, "__contains__")

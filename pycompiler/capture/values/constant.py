@@ -15,7 +15,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 from pycompiler.capture.breaks import Break, RestartCapture
-from pycompiler.capture.values.base import Capture, Value, class_name
+from pycompiler.capture.values.base import NEEDED, Capture, Value, class_name
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.ir.weak_guards import reference
 from pycompiler.operators import numpy_arrays
@@ -50,7 +50,7 @@ class Const(Value):
     def is_const(self) -> bool:
         return True
 
-    def const(self) -> Any:
+    def const(self, why: str = NEEDED) -> Any:
         return self.value
 
     def plain_number(self) -> Value:
@@ -60,15 +60,15 @@ class Const(Value):
     def truth(self, cx: Capture) -> bool:
         return bool(cx.evaluate(bool, self.value).const()) if self.value is NotImplemented else bool(self.value)
 
-    def length(self, cx: Capture) -> int:
-        return int(cx.evaluate(len, self.value).const())
+    def length(self, cx: Capture) -> Value:
+        return cx.evaluate(len, self.value)
 
     def getattr(self, cx: Capture, name: str) -> Value:
         got = cx.evaluate(getattr, self.value, name)
         return got
 
     def getitem(self, cx: Capture, key: Value) -> Value:
-        return cx.evaluate(operator.getitem, self.value, key.const())
+        return cx.evaluate(operator.getitem, self.value, key)
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         if not hasattr(type(self.value), "__iter__"):
@@ -80,10 +80,10 @@ class Const(Value):
     def contains(self, cx: Capture, item: Value) -> bool:
         if (known := item.among(cx, self.value)) is not None:
             return known
-        item = item.settle("as a value searched in a constant")
+        item = cx.realize(item, "as a value searched in a constant")
         if not item.is_const():
             raise Break("unsupported-operation", f"{item.describe()} in a constant")
-        return bool(cx.evaluate(operator.contains, self.value, item.const()).const())
+        return bool(cx.evaluate(operator.contains, self.value, item).const())
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         cx.throw(TypeError, f"{class_name(type(self.value))!r} object is not callable")
@@ -105,7 +105,7 @@ class UnknownStr(Value):
     def python_type(self) -> type:
         return str
 
-    def const(self) -> Any:
+    def const(self, why: str = NEEDED) -> Any:
         raise self.broke
 
 
@@ -145,7 +145,7 @@ class UnknownObject(Value):
     def iterate(self, cx: Capture) -> Iterator[Value]:
         raise self.broke
 
-    def length(self, cx: Capture) -> int:
+    def length(self, cx: Capture) -> Value:
         raise self.broke
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Value, class_name
+from pycompiler.capture.values.base import NEEDED, Capture, Value, class_name
 from pycompiler.capture.values.constant import AddressStr, Const, Identity, reference
 from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.distributed_objects import assume
@@ -56,7 +56,7 @@ class Deferred(Value):
     def identity(self) -> object:
         return ("deferred", id(self))
 
-    def const(self) -> Any:
+    def const(self, why: str = NEEDED) -> Any:
         raise self.is_asked()
 
     def truth(self, cx: Capture) -> bool:
@@ -194,7 +194,7 @@ def sample_of(value: Value) -> Any:
         return value.sample
     if isinstance(value, Tuple) and value.cls is tuple:
         return tuple(map(sample_of, value.items))
-    return value.settle("beside a value that is known only after the graph").const()
+    return value.const("beside a value that is known only after the graph")
 
 
 def compute(cx: Capture, fn: Any, values: Sequence[Value]) -> Deferred:

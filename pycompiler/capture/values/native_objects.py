@@ -131,7 +131,7 @@ class NativeObject(Value):
 
     def _items(self, cx: Capture) -> Iterator[Value]:
         at = 0
-        while at < self.length(cx):
+        while at < self.length(cx).const():
             yield self.getitem(cx, Const(at))
             at += 1
 
@@ -144,8 +144,8 @@ class NativeObject(Value):
                 raise
             return None
 
-    def length(self, cx: Capture) -> int:
-        return int(run(cx, len, [self], {}).const())
+    def length(self, cx: Capture) -> Value:
+        return run(cx, len, [self], {})
 
     def truth(self, cx: Capture) -> bool:
         return bool(run(cx, bool, [self], {}).const())
@@ -237,7 +237,7 @@ def _known(cx: Capture, value: Value) -> Any:
     value = cx.realize(value)
     if isinstance(value, NativeObject):
         return value.own
-    return cx.snapshot(value.settle("as an argument of a call that the capture makes"))
+    return cx.snapshot(value, "as an argument of a call that the capture makes")
 
 
 def _given(cx: Capture, found: Any, journal: list[NativeCall], step: NativeCall) -> Value:

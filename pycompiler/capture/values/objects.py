@@ -540,21 +540,15 @@ class Object(Value):
             yield value
             i += 1
 
-    def length(self, cx: Capture) -> int:
-        return int(self.count(cx).const())
-
-    def count(self, cx: Capture) -> Value:
-        """`len(self)`: a symbol if the result of `__len__` or of the storage changes between calls."""
+    def length(self, cx: Capture) -> Value:
         found = self._special_or_storage(cx, "__len__")
         if found is not None:
             return self._checked_length(cx, found)
-        if isinstance(self.storage, (List, Dict)):
-            return self.storage.count(cx)
         if self.storage is not None:
-            return Const(self.storage.length(cx))
+            return self.storage.length(cx)
         if lookup(cx, self.cls, "__len__") is MISSING:
             cx.throw(TypeError, f"object of type {class_name(self.cls)!r} has no len()")
-        return Const(super().length(cx))
+        return super().length(cx)
 
     def _checked_length(self, cx: Capture, found: Value) -> Value:
         if isinstance(found, Symbolic) and found.python_type() is int and not is_unbacked(found.sym):

@@ -1,8 +1,8 @@
 """Symbolic numbers: computed from sizes and integer arguments that may differ between calls.
 
 In: torch's SymInt, SymFloat and SymBool over our symbols (`symbolic/symbols.py`).  Out: `Symbolic` values. Arithmetic,
-comparisons and size computations stay symbolic.  Code that needs the number calls `Value.settle` with a reason, or
-`const`.  From then on the number's symbols are assumed to have their values of this call.
+comparisons and size computations stay symbolic.  Code that needs the number calls `Capture.realize` or
+`const` with a reason.  From then on the number's symbols are assumed to have their values of this call.
 
 Open values: str and numbers (arguments, attributes, symbolic numbers) whose value the program has not used.  Each call
 reads them when it begins and computes the results of the program's functions on them (`ir/computed_sources.py`).
@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, LazyObject, Value
+from pycompiler.capture.values.base import NEEDED, Capture, LazyObject, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.ir.computed_sources import PLAIN as KEYS
 from pycompiler.ir.computed_sources import call_with_plain, evaluated, joined, percent
@@ -58,14 +58,14 @@ class Symbolic(Value):
         """Whether the assumptions so far leave only one number."""
         return self._settled is not None or not is_symbolic(self.sym)
 
-    def const(self) -> Any:
-        return self.settle("where a constant is needed").value
+    def const(self, why: str = NEEDED) -> Any:
+        return self.settle(why).value
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in NAMED and self.python_type() is int:
             part = NAMED[name]
             return cx.class_attribute(self, name) if part is None else cx.make(part(self.sym))
-        known = self.settle(f"to read its {name}") if self.has_method(cx, name) else self.like()
+        known = cx.realize(self, f"to read its {name}") if self.has_method(cx, name) else self.like()
         return known.getattr(cx, name)
 
     def describe(self) -> str:
@@ -105,7 +105,7 @@ class Symbolic(Value):
         return Const(self.python_type()())
 
     # operations that no number supports
-    def length(self, cx: Capture) -> int:
+    def length(self, cx: Capture) -> Value:
         return self.like().length(cx)
 
     def getitem(self, cx: Capture, key: Value) -> Value:
@@ -382,7 +382,7 @@ class ComputedStr(LazyObject):
 
     def look(self, cx: Capture) -> Value:
         for part in self.parts:
-            cx.realize(part).settle("as a part of a str")
+            cx.realize(part, "as a part of a str")
         return Const(self.real)
 
     def guard_class(self, cx: Capture) -> None:

@@ -26,6 +26,7 @@ from pycompiler.capture.values.constant import Const, UnknownObject
 from pycompiler.capture.values.containers.dicts import Dict
 from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.functions import BOUND, Builtin
+from pycompiler.capture.values.symbolic_numbers import Symbolic
 from pycompiler.ir.source import const_source
 from pycompiler.operators import numpy_arrays
 from pycompiler.operators.kernel_type_checks import memory_of
@@ -385,13 +386,13 @@ class Tensor(Value):
             return bool(number.value)
         raise Break("data-dependent-jump", self.describe())
 
-    def length(self, cx: Capture) -> int:
+    def length(self, cx: Capture) -> Value:
         found = self.asked(cx, "__len__")
         if found is not None:
-            return int(found.const())
+            return found if isinstance(found, Symbolic) else Const(int(found.const()))
         if self.rank == 0:
             cx.throw(TypeError, "len() of a 0-d tensor")
-        return int(self.shape[0])
+        return cx.make(self.shape[0])
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         found = self.asked(cx, "__iter__")
@@ -607,11 +608,11 @@ class Storage(Value):
             return StorageMethod(self, name)
         raise Break("data-dependent-value", f"{name} of the storage of a tensor")
 
-    def length(self, cx: Capture) -> int:
-        return int(self.size.const())
+    def length(self, cx: Capture) -> Value:
+        return self.size
 
     def truth(self, cx: Capture) -> bool:
-        return self.length(cx) > 0
+        return self.size.truth(cx)
 
 
 class StorageMethod(Value):
@@ -726,7 +727,7 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
     if name == "__bool__":
         args[0].truth(cx)
     if name == "__len__":
-        return Const(args[0].length(cx))
+        return args[0].length(cx)
     if name == "__iter__":
         return cx.iterator(args[0])
     return cx.graph.call_method(name, args, kwargs)

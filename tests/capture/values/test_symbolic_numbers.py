@@ -170,6 +170,17 @@ def test_integers_that_are_rounded_and_masked() -> None:
             assert compiled(torch.ones(2), n)[1:] == program(torch.ones(2), n)[1:], n
 
 
+def test_the_length_of_a_tensor_is_a_symbol() -> None:
+    class Rows:
+        def __init__(self, rows: torch.Tensor) -> None:
+            self.rows = rows
+
+        def __len__(self) -> int:
+            return len(self.rows)
+
+    assert compiles(lambda t: (t, len(t) * 2, t.__len__() + 1, len(Rows(t))), fullgraph=True) == 1
+
+
 def test_a_slice_of_another_size_is_another_slice() -> None:
     assert compiles(lambda t: (t, slice(0, t.shape[0]) == slice(0, 4))) == 2
 
@@ -185,6 +196,7 @@ WHY: dict[str, str] = {
     "repeated": "as the number of times a sequence is repeated",
     "a method of numbers": "to read its to_bytes",
     "a hash": "for its hash",
+    "rounded to digits": "as an argument of round",
 }
 
 

@@ -247,7 +247,7 @@ def _slice(cx: Capture, tensor: Tensor, dim: int) -> torch.Tensor:
 def _zipped(cx: Capture, value: Value, dims: Value, fn: Callable[[Tensor, Value], Value]) -> Value:
     """`mapped` with the dimension of each tensor: `dims` is a tree like `value`, or one dimension for a whole
     subtree."""
-    value, dims = cx.realize(value), cx.realize(dims).settle("as a dimension of vmap")
+    value, dims = cx.realize(value), cx.realize(dims, "as a dimension of vmap")
     if isinstance(dims, Const):
         other = (lambda v: v) if cx.is_none(dims) else tracers.refused
         return tracers.mapped(cx, value, lambda t: fn(t, dims), other)
@@ -459,7 +459,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     options = {name: kwargs.pop(name) for name in ("context_fn", *CHECKPOINT) if name in kwargs}
     target = _checkpoint_of(cx, cx.realize(options.pop("context_fn", Const(None))))
     for name, value in options.items():
-        value = cx.realize(value).settle("as an option of a checkpoint")
+        value = cx.realize(value, "as an option of a checkpoint")
         if not CHECKPOINT[name](value.const() if value.is_const() else getattr(value, "real", None)):
             raise Break("inner-graph", f"checkpoint with {name}={value.describe()}")
     if "use_reentrant" not in options or not args or cx.is_none(args[0]) or cx.graph.levels:
@@ -569,7 +569,7 @@ def _checkpoint_of(cx: Capture, contexts: Value) -> Callable[..., Any]:
 
 def _existing(cx: Capture, value: Value) -> Any:
     """The real object of a value, guarded to stay the same; a list, set or partial of such objects is built again."""
-    value = cx.realize(value).settle("in the context_fn of a checkpoint")
+    value = cx.realize(value, "in the context_fn of a checkpoint")
     if isinstance(value, Function) and value.real is not None and value.source is not None:
         cx.guard("id_is", value.source, value.real)
         return value.real

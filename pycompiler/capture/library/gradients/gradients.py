@@ -216,7 +216,7 @@ def _trace(cx: Capture, tensor: Tensor, hook: Value) -> None:
 def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """`requires_grad_()`: nothing for a tensor that already has the flag; a new tensor without a history becomes a
     leaf."""
-    tensor, *given = (cx.realize(v).settle("as the flag requires_grad") for v in (*args, *kwargs.values()))
+    tensor, *given = (cx.realize(v, "as the flag requires_grad") for v in (*args, *kwargs.values()))
     wanted = given[0].const() if len(given) == 1 and given[0].is_const() else True
     plain = (
         kwargs.keys() <= {"requires_grad"}

@@ -98,7 +98,7 @@ def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter
     ):
         raise Break(KIND, f"nn.Parameter({data.describe()})")
     size, stride = (
-        tuple(cx.make(n).settle("as a size of a parameter").const() for n in ns) for ns in (fake.shape, fake.stride())
+        tuple(cx.make(n).const("as a size of a parameter") for n in ns) for ns in (fake.shape, fake.stride())
     )
     existing = [*(t.fake for t in graph.inputs), *(m.made.fake for m in graph.parameters)]
     given = {memory_of(t) for t in existing if t.layout is torch.strided}

@@ -22,9 +22,9 @@ from pycompiler.capture.interpreter.calls import Args, Kwargs, allocate, builtin
 from pycompiler.capture.interpreter.evaluation import breaking_frame
 from pycompiler.capture.library.torch_functions.torch_api import guarded_query
 from pycompiler.capture.semantics import container_elements, formatting, operators
+from pycompiler.capture.semantics.signatures import constant_arguments
 from pycompiler.capture.semantics.special_methods import call_special
 from pycompiler.capture.values import deferred
-from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import (
     MISSING,
     bind,
@@ -159,9 +159,7 @@ def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(len)
 def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], Tensor) and args[0].rank and not cx.functions.concerns(args, kwargs):
-        return cx.make(args[0].shape[0])
-    return args[0].count(cx) if isinstance(args[0], (List, Tuple, Dict, Object, Array)) else Const(args[0].length(cx))
+    return args[0].length(cx)
 
 
 @constructor(bool)
@@ -183,7 +181,7 @@ def _number(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
                 method = args[0].special(cx, name)
                 if method is not None:
                     return call_special(cx, cls, args[0], name, method)
-        return cx.evaluate(cls, *(cx.snapshot(a) for a in args), **{k: v.const() for k, v in kwargs.items()})
+        return cx.evaluate(cls, *(cx.snapshot(a) for a in args), **kwargs)
 
     return make
 
@@ -196,7 +194,7 @@ for _cls in (int, float, complex):
 def str_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1 and not kwargs:
         return formatting.text(cx, args[0], str)
-    return cx.evaluate(str, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})
+    return cx.evaluate(str, *args, **kwargs)
 
 
 @builtin(repr)
@@ -220,23 +218,24 @@ def str_format(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(str.join)
 def str_join(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return cx.evaluate(str.join, args[0].const(), [v.const() for v in cx.listed(cx.iterator(args[1]))])
+    return cx.evaluate(str.join, args[0], [v.const() for v in cx.listed(cx.iterator(args[1]))])
 
 
 @builtin(hash)
+@constant_arguments("for its hash")
 def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Object):
         method = args[0].special(cx, "__hash__")
         if isinstance(method, Method) and isinstance(method.function, Function):
             return call_special(cx, hash, args[0], "__hash__", method)
-    value = args[0].settle("for its hash")
+    value = args[0]
     key = cx.key_of(value)  # raises TypeError for an unhashable value
     if not value.is_const():
         return Const(_hash_of_key(cx, key, value))
     if isinstance(value, Class) and value.made is not None:
         raise Break("builtin-call", "the hash of a class that each call creates")
     cx.looks_at_hashes([value.const()], "a hash")
-    return cx.evaluate(hash, value.const())
+    return cx.evaluate(hash, value)
 
 
 class _Hashed:

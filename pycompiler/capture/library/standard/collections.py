@@ -169,7 +169,7 @@ def _found(cx: Capture, target: Deque, value: Value, start: int, stop: int, meth
     for i in range(len(target.items))[start:stop]:
         if cx.alike(target.at(cx, i), value):
             return i
-    value = value.settle("for the text of an exception")
+    value = cx.realize(value, "for the text of an exception")
     if not value.is_const():
         raise Break("unsupported-operation", f"{value.describe()} is not in a deque")
     if sys.version_info >= (3, 14):

@@ -254,7 +254,7 @@ def list_copy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _plain(kind: type[Any]) -> dict[str, Callable[[Capture, Any, Args], Value | None]]:
     return {
         "__getitem__": lambda cx, s, a: s.getitem(cx, a[0]),
-        "__len__": lambda cx, s, a: s.count(cx) if isinstance(s, (List, Tuple, Dict)) else Const(s.length(cx)),
+        "__len__": lambda cx, s, a: s.length(cx),
         "__contains__": lambda cx, s, a: Const(s.contains(cx, a[0])),
         "__iter__": lambda cx, s, a: cx.iterator(s),
     }

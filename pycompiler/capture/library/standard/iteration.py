@@ -191,7 +191,7 @@ def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if value.storage is None:
             if value.special(cx, "__getitem__") is None:
                 cx.throw(TypeError, f"{class_name(value.cls)!r} object is not reversible")
-            places = iter(range(value.length(cx) - 1, -1, -1))
+            places = iter(range(value.length(cx).const("as a number of elements") - 1, -1, -1))
 
             def step() -> Value | None:
                 place = next(places, None)
@@ -574,11 +574,11 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return summed
     values = list(cx.elements(args[0]))
     begin = _numbers_first(total, values)
-    if begin == len(values) and all(isinstance(v, Const) for v in (total, *values)):
-        return cx.evaluate(sum, [v.const() for v in values], total.const())
+    if begin == len(values) and all(v.is_const() for v in (total, *values)):
+        return cx.evaluate(sum, [v.const() for v in values], total)
     if SUM_COMPENSATES and _rounded((total, *values[:begin])) > 1:
-        numbers = [v.settle("as a number that sum() adds").const() for v in values[:begin]]
-        total, values = cx.evaluate(sum, numbers, total.settle("as the start of sum()").const()), values[begin:]
+        numbers = [v.const("as a number that sum() adds") for v in values[:begin]]
+        total, values = cx.evaluate(sum, numbers, total), values[begin:]
     for value in values:
         total = operators.binary(cx, "+", total, value)
     return total

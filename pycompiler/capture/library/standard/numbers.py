@@ -98,7 +98,7 @@ for _original, _polyfill in HEAPS.items():
 def size(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     values = list(cx.elements(args[0])) if args else []
     if kwargs or len(args) > 1 or not all(isinstance(v, PLAIN_VALUES) and v.python_type() is int for v in values):
-        return cx.evaluate(torch.Size, *(a.const() for a in args))
+        return cx.evaluate(torch.Size, *args)
     return Tuple(values, torch.Size)
 
 
@@ -214,7 +214,7 @@ def abs_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         method = args[0].special(cx, "__abs__")
         if method is not None:
             return cx.call(method, [], {})
-    return cx.evaluate(abs, args[0].const())
+    return cx.evaluate(abs, args[0])
 
 
 @builtin(pow)
@@ -222,7 +222,7 @@ def pow_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     base, exponent, *modulus = inspect.signature(pow).bind(*args, **kwargs).args
     if not modulus:
         return operators.binary(cx, "**", base, exponent)
-    return cx.evaluate(pow, *(a.const() for a in (base, exponent, *modulus)))
+    return cx.evaluate(pow, base, exponent, *modulus)
 
 
 @builtin(divmod)
@@ -244,7 +244,7 @@ def round_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             return cx.call(method, args[1:], kwargs)
     if isinstance(args[0], Tensor):
         return cx.graph.call_function(round, args, kwargs)
-    return cx.evaluate(round, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})
+    return cx.evaluate(round, *args, **kwargs)
 
 
 @builtin(math.prod)

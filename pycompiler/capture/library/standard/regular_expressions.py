@@ -15,7 +15,7 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
 from pycompiler.capture.recording.wrap import wraps
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import NEEDED, Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers.iterators import Iter
 from pycompiler.capture.values.containers.sequences import Tuple
@@ -32,7 +32,7 @@ class Text(Opaque):
     def is_const(self) -> bool:
         return True
 
-    def const(self) -> Any:
+    def const(self, why: str = NEEDED) -> Any:
         return self.real
 
     def getattr(self, cx: Capture, name: str) -> Value:
@@ -43,7 +43,7 @@ class Text(Opaque):
         return cx.evaluate(getattr, self.real, name) if hasattr(found, "__set__") else super().getattr(cx, name)
 
     def getitem(self, cx: Capture, key: Value) -> Value:
-        return cx.evaluate(operator.getitem, self.real, key.settle("as the name of a group").const())
+        return cx.evaluate(operator.getitem, self.real, key)
 
 
 class Match(Text):

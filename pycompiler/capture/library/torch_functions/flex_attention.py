@@ -135,7 +135,7 @@ def mark_static(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("skipped-call", f"mark_static of {tensor.describe()}")
     sizes = cx.call(tensor.getattr(cx, "size"), [] if cx.is_none(index) else [index], {})
     for size in items_of(cx, sizes) if isinstance(sizes, Sequence) else [cx.realize(sizes)]:
-        size.settle("as a size that is marked static")
+        size.const("as a size that is marked static")
     return Const(None)
 
 

@@ -16,6 +16,7 @@ from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin, takes_no
 from pycompiler.capture.interpreter.torch_function import State
 from pycompiler.capture.library.gradients import parameters
 from pycompiler.capture.semantics import polyfills
+from pycompiler.capture.semantics.signatures import constant_arguments
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
@@ -153,8 +154,8 @@ def make_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 @builtin(torch.Tensor._make_subclass)
+@constant_arguments("as the flag requires_grad")
 def make_subclass(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    args = [a.settle("as the flag requires_grad") for a in args]
     trains = len(args) == 3 and not kwargs and args[2].is_const() and args[2].const() is True
     if trains and args[0].const() is torch.nn.Parameter and isinstance(args[1], Tensor):
         return parameters.make(cx, args[1])

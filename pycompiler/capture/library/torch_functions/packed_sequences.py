@@ -86,7 +86,7 @@ def pad(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
     if len(args) != 5 or not isinstance(args[0], Tensor) or args[0].is_special:
         return None
     data, (_, first, padding, longest) = args[0], args[1:]
-    sizes, total = _numbers(cx, args[1]), longest.settle("as the length of sequences")
+    sizes, total = _numbers(cx, args[1]), cx.realize(longest, "as the length of sequences")
     if sizes is None or not isinstance(total, Const) or type(total.value) is not int or not sizes:
         return None
     steps, batch = max(total.value, len(sizes)), sizes[0]
@@ -111,7 +111,7 @@ def _layers(name: str) -> Found:
         numbers = _numbers(cx, sizes)
         if numbers is None or not isinstance(weights, Sequence):
             return None
-        flags = [v.settle("as an option of a recurrent layer").const() for v in (biases, layers, dropout, train, both)]
+        flags = [v.const("as an option of a recurrent layer") for v in (biases, layers, dropout, train, both)]
         if flags[2] and flags[3]:
             raise Break("unsupported-operation", "dropout between recurrent layers over packed sequences")
         held = [cx.realize(v) for v in hidden.items] if isinstance(hidden, Sequence) else [hidden]

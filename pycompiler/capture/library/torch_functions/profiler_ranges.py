@@ -21,6 +21,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.interpreter import inlining_rules
 from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.interpreter.torch_function import STACK
+from pycompiler.capture.semantics.signatures import constant_arguments
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const, UnknownObject
 from pycompiler.capture.values.functions import Builtin
@@ -34,8 +35,8 @@ inlining_rules.INLINED |= {_MANAGER.__init__, _MANAGER.__enter__, _MANAGER.__exi
 
 
 @builtin(ENTER)
+@constant_arguments("in the name of a profiler range")
 def enter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    args = [a.settle("in the name of a profiler range") for a in args]
     if kwargs or not all(a.is_const() for a in args):
         raise Break("builtin-call", "a profiler range whose name is not a constant")
     return ProfilerRange(tuple(a.const() for a in args))
@@ -56,8 +57,8 @@ def leave(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _nvtx(name: str, function: Callable[..., Any]) -> None:
+    @constant_arguments("in the name of a profiler range")
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        args = [a.settle("in the name of a profiler range") for a in args]
         if kwargs or not all(a.is_const() for a in args):
             raise Break("builtin-call", "an NVTX range whose name is not a constant")
         cx.effects.defer(Builtin(function), args)

@@ -14,6 +14,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.library.standard.random_numbers import may_draw_before_graph
 from pycompiler.capture.recording.input_symbols import DRAWN
+from pycompiler.capture.semantics.signatures import constant_arguments
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
@@ -49,9 +50,10 @@ def _is_seed(number: Value) -> bool:
 
 
 @builtin(torch.random.manual_seed)  # torch.compile, once imported, wraps this function
+@constant_arguments("as the seed of a generator")
 def seed_all(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     given = [*args, *kwargs.values()]
-    number = cx.realize(given[0]).settle("as the seed of a generator") if len(given) == 1 else Const(None)
+    number = given[0] if len(given) == 1 else Const(None)
     if kwargs.keys() - {"seed"} or not _is_seed(number) or cx.fake_mode.seen.draws or not may_draw_before_graph(cx):
         raise Break("skipped-call", "torch.manual_seed")
     cx.effects.draw(Builtin(torch.random.manual_seed), [number])
@@ -59,10 +61,11 @@ def seed_all(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 @builtin(torch.Generator.manual_seed)
+@constant_arguments("as the seed of a generator")
 def seed(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 2 or kwargs or not isinstance(args[0], Opaque):
         raise Break("skipped-call", "torch.Generator.manual_seed")
-    own, number = args[0], cx.realize(args[1]).settle("as the seed of a generator")
+    own, number = args
     first = not cx.graph.draws_from(own) if isinstance(own, CreatedGenerator) else may_draw_before_graph(cx)
     if not first or not _is_seed(number):
         raise Break("skipped-call", "torch.Generator.manual_seed")

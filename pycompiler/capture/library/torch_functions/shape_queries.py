@@ -12,6 +12,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.interpreter.calls import Args, Kwargs
 from pycompiler.capture.library.gradients.function_transforms import arguments, items_of, late_handler
 from pycompiler.capture.semantics import operators
+from pycompiler.capture.semantics.signatures import constant_arguments
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers.sequences import Sequence
@@ -52,9 +53,10 @@ def nested_int(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 @late_handler(MODULE, "guard_int", "guarding_hint_or_throw")
+@constant_arguments("as a constant in a function of torch")
 def number(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     (value,) = arguments(cx, "a", args, kwargs)
-    return value.settle("as a constant in a function of torch")
+    return value
 
 
 @late_handler(MODULE, "has_free_unbacked_symbols")

@@ -46,7 +46,7 @@ def _is_bare(cx: Capture, tensor: Tensor) -> bool:
     if tensor.real.is_inference() or tensor.real.__dict__:
         return False
     held = cx.wrap(tensor.real.__dict__, tensor.source.then("instance_dict"))
-    return isinstance(held, Dict) and held.length(cx) == 0
+    return isinstance(held, Dict) and not held.truth(cx)
 
 
 def deepcopy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:

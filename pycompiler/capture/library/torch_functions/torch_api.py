@@ -34,6 +34,7 @@ from pycompiler.capture.interpreter.recursion_limit import programs_limit
 from pycompiler.capture.interpreter.tracers import mapped
 from pycompiler.capture.library.torch_functions.tensor_constructors import dtype_of_numbers, of_tensors, stacked
 from pycompiler.capture.semantics import operators
+from pycompiler.capture.semantics.signatures import constant_arguments
 from pycompiler.capture.values import array, symbolic_numbers
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
@@ -555,17 +556,17 @@ def _global_state(name: str, now: Read | None = None, **named: Read) -> Callable
         if now is None or len(args) != 1 or not kwargs.keys() <= named.keys():
             raise Break("global-state", name)
         pairs = [(now, args[0]), *((read, kwargs.get(n, Const(False))) for n, read in named.items())]
-        for read, value in pairs:
-            known, wanted = read(cx).const(), cx.realize(value).settle("as a global setting of torch")
+        for read, wanted in pairs:
+            known = read(cx).const()
             if not wanted.is_const() or type(wanted.const()) is not type(known) or wanted.const() != known:
                 raise Break("global-state", name)
         return Const(None)
 
-    return handler
+    return constant_arguments("as a global setting of torch")(handler)
 
 
 def _now(fn: Any) -> Read:
-    return lambda cx: cx.call_builtin(fn, [], {}).settle("as a global setting of torch")
+    return lambda cx: cx.call_builtin(fn, [], {})
 
 
 SETTERS: dict[str, dict[str, Read]] = {

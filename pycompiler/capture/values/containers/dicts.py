@@ -261,7 +261,7 @@ class Dict(Value):
 
     def _closed(self, cx: Capture, key: Key) -> None:
         """Turn an open key into a constant."""
-        settled = cx.realize(key.value).settle("as a key")
+        settled = cx.realize(key.value, "as a key")
         key.value, key.place = settled if key.own is None else key.own, None
         self.met[key] = None
 
@@ -449,22 +449,17 @@ class Dict(Value):
         self.guard_keys(cx)
         return CheckedIterator(cx, self, [k.value for k in self.entries][::step])
 
-    def length(self, cx: Capture) -> int:
-        if (keys := self.known_places()) is not None:
-            return len(keys)
-        self.guard_keys(cx)
-        return len(self.entries)
-
-    def count(self, cx: Capture) -> Value:
-        """`len(self)`: a symbol if the length changes between calls and the keys are not guarded yet."""
-        known = None
-        if self.known_places() is not None:
-            return Const(self.length(cx))
+    def length(self, cx: Capture) -> Value:
+        if (places := self.known_places()) is not None:
+            return Const(len(places))
         if self.asks_keys():
             self._flush()
         if self.source is not None and self.asks_keys():
             known = cx.sizes.integer(length_of(self.real), self.source.then("begun", length_of))
-        return Const(self.length(cx)) if known is None else cx.make(known + len(self.added) - len(self.taken))
+            if known is not None:
+                return cx.make(known + len(self.added) - len(self.taken))
+        self.guard_keys(cx)
+        return Const(len(self.entries))
 
     def truth(self, cx: Capture) -> bool:
         self._flush()
@@ -526,7 +521,7 @@ class Proxy(Value):
     def in_order(self, cx: Capture, step: int) -> Iterator[Value]:
         return self.mapping.in_order(cx, step)
 
-    def length(self, cx: Capture) -> int:
+    def length(self, cx: Capture) -> Value:
         return self.mapping.length(cx)
 
     def truth(self, cx: Capture) -> bool:
@@ -595,7 +590,7 @@ class DictView(Value):
         value = self.mapping.at(cx, key)
         return value if self.what == "values" else Tuple([key.value, value])
 
-    def length(self, cx: Capture) -> int:
+    def length(self, cx: Capture) -> Value:
         return self.mapping.length(cx)
 
     def truth(self, cx: Capture) -> bool:
@@ -633,7 +628,7 @@ class KeysOf(DictView):
             yield value
             self._settled(cx)
 
-    def length(self, cx: Capture) -> int:
+    def length(self, cx: Capture) -> Value:
         self._settled(cx)
         return super().length(cx)
 

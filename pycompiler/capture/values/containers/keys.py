@@ -27,7 +27,7 @@ class Key:
     __slots__ = ("answers", "key", "own", "place", "value")
 
     def __init__(self, cx: Capture, value: Value) -> None:
-        self.value = value.settle("as a key")
+        self.value = cx.realize(value, "as a key")
         self.key: Any = cx.key_of(self.value)
         self.answers: dict[int, tuple[Key, bool]] = {}  # answers of the keys that were there before, by `id`
         self.place: Any = None  # of an open key, whose value differs between calls: the source of the value

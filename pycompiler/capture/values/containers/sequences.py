@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.values.base import Capture, LazyObject, Value
+from pycompiler.capture.values.base import NEEDED, Capture, LazyObject, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers.list_ends import Contents, KnownEnds
 from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, hint_value, source_of_open
@@ -48,8 +48,7 @@ class Sequence(Value):
     def items(self, items: list[Value]) -> None:
         self.raw, self.reach = items, None
 
-    def count(self, cx: Capture) -> Value:
-        """`len(self)`: a symbol if the length changes between calls and is not guarded yet."""
+    def length(self, cx: Capture) -> Value:
         reach = self.reach
         known = None if reach is None else cx.sizes.integer(reach.length, reach.source.then("begun", length_of))
         if reach is None or known is None:
@@ -69,9 +68,6 @@ class Sequence(Value):
         if isinstance(item, LazyObject):
             item = self.items[index] = cx.realize(item)
         return item
-
-    def length(self, cx: Capture) -> int:
-        return len(self.items)
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         i = 0
@@ -162,10 +158,10 @@ class Tuple(Sequence):
         )
         return known and self.items is self.raw
 
-    def const(self) -> Any:
+    def const(self, why: str = NEEDED) -> Any:
         if self.cls not in (tuple, torch.Size):
-            return super().const()
-        return self.cls(v.const() for v in self.items)
+            return super().const(why)
+        return self.cls(v.const(why) for v in self.items)
 
     def settle(self, why: str) -> Value:
         for item in self.items:
@@ -438,8 +434,8 @@ class Slice(Value):
     def is_const(self) -> bool:
         return all(p.is_const() for p in self.parts)
 
-    def const(self) -> Any:
-        return slice(*(p.const() for p in self.parts))
+    def const(self, why: str = NEEDED) -> Any:
+        return slice(*(p.const(why) for p in self.parts))
 
     def settle(self, why: str) -> Value:
         for part in self.parts:
@@ -458,4 +454,4 @@ class Slice(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]
-        return cx.evaluate(getattr, self.const(), name)
+        return cx.evaluate(getattr, self, name)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, LazyObject, Value
+from pycompiler.capture.values.base import NEEDED, Capture, LazyObject, Value
 from pycompiler.capture.values.constant import Const, lookup_key
 from pycompiler.capture.values.containers.dicts import CheckedIterator, Dict
 from pycompiler.capture.values.containers.keys import Key, check_replayable, known_hash, user_key_among
@@ -101,8 +101,8 @@ class Set(Value):
     def iterate(self, cx: Capture) -> Iterator[Value]:
         return CheckedIterator(cx, self, self.ordered(cx))
 
-    def length(self, cx: Capture) -> int:
-        return len(self.entries)
+    def length(self, cx: Capture) -> Value:
+        return Const(len(self.entries))
 
     def truth(self, cx: Capture) -> bool:
         return bool(self.entries)
@@ -245,12 +245,12 @@ class Set(Value):
     def is_const(self) -> bool:
         return self.cls is frozenset and all(v.is_const() for v in self.entries.values())
 
-    def const(self) -> Any:
+    def const(self, why: str = NEEDED) -> Any:
         if not self.is_const():
-            return super().const()
+            return super().const(why)
         if self.shadow is not None or self.real is not None:
             return frozenset(self.real if self.shadow is None else self.shadow)
-        return frozenset(v.const() for v in self.entries.values())
+        return frozenset(v.const(why) for v in self.entries.values())
 
 
 def values_in(container: Value) -> Iterable[Value]:
