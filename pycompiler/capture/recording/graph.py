@@ -637,7 +637,7 @@ class GraphBuilder:
 
         See `capture/library/gradients/requires_grad.py`: the view's flag has changed with it.
         """
-        base = value.fake._base if self.turned else None
+        base = value.base if self.turned else None
         owner = None if base is None else self.known(base)
         return owner in self.turned and owner.fake is not base and value.grad_fn is None  # type: ignore[union-attr]
 
@@ -815,7 +815,7 @@ class GraphBuilder:
     def _name_sizes(self) -> None:
         """Add a node for each symbol in the sizes and strides of inputs, since later stages may need them."""
         for value in self.inputs:
-            if value.node.users and (value.wrapper or value.fake._has_symbolic_sizes_strides):
+            if value.node.users and (value.wrapper or value.has_symbols):
                 shown = [value.fake, *_inside(value.fake)]
                 for n in (n for t in shown for n in (*t.shape, *t.stride())):
                     for name in expr_of(n).symbols if is_symbolic(n) else ():

@@ -71,6 +71,6 @@ def _fake(cx: Capture, real: Any, inside: dict[str, Tensor]) -> torch.Tensor:
         raise Specialise(sorted(expr_of(step).symbols), "the number is the stride of a ragged dimension")
     with torch.no_grad(), torch.inference_mode(False):
         given = {n: v.fake for n, v in inside.items()}
-        given[jagged_tensors.VALUES] = inside[jagged_tensors.VALUES].fake.detach()
+        given[jagged_tensors.VALUES] = inside[jagged_tensors.VALUES].detached()
         fake = jagged_tensors.make(type(real), given, real._ragged_idx)
     return with_history(cx.graph.fake_mode, fake, real)

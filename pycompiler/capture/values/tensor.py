@@ -99,7 +99,9 @@ class Tensor(Value):
     device: torch.device = _of_fake("device")
     layout: torch.layout = _of_fake("layout")
     shape: torch.Size = _of_fake("shape")
-    requires_grad: bool = _of_fake("requires_grad")
+    requires_grad: bool = property(  # type: ignore[assignment]
+        lambda self: self.fake.requires_grad, lambda self, flag: self.fake.requires_grad_(flag)
+    )
     is_leaf: bool = _of_fake("is_leaf")
     grad_fn: Any = _of_fake("grad_fn")
     output_nr: int = _of_fake("output_nr")
@@ -112,6 +114,8 @@ class Tensor(Value):
     is_contiguous: bool = property(lambda self: self.fake.is_contiguous())  # type: ignore[assignment]
     is_view: bool = property(lambda self: self.fake._is_view())  # type: ignore[assignment]
     memory: int = property(lambda self: memory_of(self.fake))  # type: ignore[assignment]
+    base: torch.Tensor | None = _of_fake("_base")
+    has_symbols: bool = _of_fake("_has_symbolic_sizes_strides")
     spec: Any = _of_fake("_spec")  # of a DTensor
 
     def __init__(
@@ -130,6 +134,10 @@ class Tensor(Value):
         )  # its `__torch_function__` is called (`capture/interpreter/torch_function.py`)
         self.overlay: dict[str, Value] = {}  # attributes set by the program
         self.parted = False  # whether its data differ from its node's data (`tensor_data.py`)
+
+    def detached(self) -> torch.Tensor:
+        """Another fake in the same memory, without a history."""
+        return self.fake.detach()
 
     @property
     def exists(self) -> bool:

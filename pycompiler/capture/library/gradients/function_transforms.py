@@ -80,7 +80,7 @@ def detached(cx: Capture, tensor: Tensor, *, requires_grad: bool = False) -> tor
     """A separate fake like the tensor's."""
     try:
         with cx.fake_mode:
-            fake = tensor.fake.detach()
+            fake = tensor.detached()
             return fake.requires_grad_() if requires_grad else fake
     except RuntimeError as e:
         raise Break("inner-graph", str(e)) from e

@@ -236,7 +236,7 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return tensor
     if tensor.exists:
         if wanted is True and tensor not in cx.graph.turned and _may_start(cx, tensor):
-            tensor.fake.requires_grad_()
+            tensor.requires_grad = True
             cx.effects.draw(Builtin(runtime_helpers.start_leaf), [tensor])
             cx.graph.flipped_at[tensor] = cx.step()
             return tensor

@@ -84,7 +84,7 @@ def _with_gradients(cx: Capture, results: list[Tensor], kinds: Sequence[bool]) -
     with cx.fake_mode, torch.enable_grad():
         for t, kind in zip(results, kinds, strict=True):
             if kind and not t.requires_grad:
-                t.fake = t.fake.detach().requires_grad_().clone()
+                t.fake = t.detached().requires_grad_().clone()
 
 
 def _is_fresh(tracer: Tracer, outs: list[Tensor]) -> bool:
