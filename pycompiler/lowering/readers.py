@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import fx
 
 from pycompiler.lowering.registry import LOWERINGS
-
-aten = torch.ops.aten
-PRODUCTS = (aten.mm, aten.bmm, aten.addmm)
+from pycompiler.operators.operator_facts import facts_of
 
 
 def is_view(node: fx.Node) -> bool:
     """Whether the result is a view of the first argument."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    return facts_of(node.target).gives_views
 
 
 def readers(node: fx.Node) -> Iterator[fx.Node]:
@@ -42,4 +38,4 @@ def source(node: fx.Node) -> fx.Node:
 
 def is_loop(node: fx.Node) -> bool:
     """Whether a node that is not a view becomes loops.  Large products of matrices do not."""
-    return node.target in LOWERINGS and getattr(node.target, "overloadpacket", None) not in PRODUCTS
+    return node.target in LOWERINGS and not facts_of(node.target).product
