@@ -725,8 +725,7 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
                 "element_size", "get_device", "ndimension", "is_signed", "type"):  # fmt: skip
         fake: Any = args[0].fake if isinstance(args[0], Tensor) else None
         if name != "type" or (len(args) == 1 and not kwargs):
-            return cx.evaluate(getattr(fake, name), *[a.const() for a in args[1:]],
-                               **{k: v.const() for k, v in kwargs.items()})  # fmt: skip
+            return cx.evaluate(getattr(fake, name), *args[1:], **kwargs)
     for keyword, value in kwargs.items():
         if isinstance(value, Tensor) and (name, keyword) in OF_TENSORS:
             return cx.call(cx.make(OF_TENSORS[name, keyword]), args, kwargs)

@@ -124,11 +124,7 @@ def is_compiling(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _query(*fns: Any) -> None:
     """Register queries of guarded global state: evaluated during the capture."""
     for fn in fns:
-        builtin(fn)(
-            lambda cx, args, kwargs, _fn=fn: cx.evaluate(  # type: ignore[misc]
-                _fn, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()}
-            )
-        )
+        builtin(fn)(lambda cx, args, kwargs, _fn=fn: cx.evaluate(_fn, *args, **kwargs))  # type: ignore[misc]
 
 
 @builtin(torch.is_grad_enabled)
