@@ -280,7 +280,8 @@ def _existing(cx: Capture, real: Any, source: Source) -> Value | None:
     It is read when a call begins, or a constant whose guard compares the value.
     """
     number, place = real.item(), cx.computed(number_of, source)
-    symbols = {int: cx.sizes.integer, float: cx.sizes.floating}.get(type(number))
+    makers: dict[type, Callable[[Any, Source], Any]] = {int: cx.sizes.integer, float: cx.sizes.floating}
+    symbols = makers.get(type(number))
     if not (numpy_arrays.is_taken(type(real)) or type(number) is bool):
         return None
     if symbols is not None and symbols(number, place) is not None:
