@@ -17,7 +17,9 @@ use super::aten::{Outcome, Scratch};
 use super::torch;
 
 /// Of k: a panel of so many stays in the second cache.
-const DEEP: usize = 1024;
+const DEEP: usize = 1536;
+/// Elements of a cache line.
+const LINE: usize = 16;
 /// Multiply-adds of a chain.
 const CHAIN: usize = 256;
 /// Bytes of packed panels for each thread: they stay in the cache until they are used.
@@ -85,11 +87,9 @@ impl Shape {
     /// Estimated cost of a layout, in multiply-adds of a vector.
     fn cost(&self, across: bool) -> usize {
         let (width, height) = if across { (self.rows, self.columns) } else { (self.columns, self.rows) };
-        let rows = if self.lanes == 16 { 12 } else { 6 }; // of a tile
-        let tiles = width.div_ceil(self.lanes) * height.div_ceil(rows) * rows;
-        // An element is packed, or turned while it is stored, in about a quarter of that time.
+        // An element is packed, or turned while it is stored, in a little more than that time.
         let turned = if across { self.rows * self.columns / 2 } else { 0 };
-        tiles * self.depth + (width * self.depth + turned) / 4
+        width.div_ceil(self.lanes) * height * self.depth + (width * self.depth + turned) * 5 / 4
     }
 
     /// Whether the lanes run along the rows of the result.
@@ -152,7 +152,8 @@ macro_rules! kernels {
             pub const ROWS: usize = $rows;
             const WIDE: usize = 2 * LANES;
 
-            /// Adds `depth` products to R rows by V vectors of `out`.
+            /// Adds `depth` products to R rows by V vectors of `out`.  Fetches the rows of the next tile meanwhile: a weight
+            /// that was read in the last call may lie in main memory.
             #[target_feature(enable = $features)]
             unsafe fn tile<const R: usize, const V: usize>(
                 panel: *const f32, tall: Side, depth: usize, out: Sums,
@@ -161,19 +162,27 @@ macro_rules! kernels {
                 unsafe {
                     let mut sums: [[$vec; V]; R] = [[$zero(); V]; R];
                     let (mut panel, mut at) = (panel, tall.data);
-                    for _ in 0..depth {
-                        let mut wide: [$vec; V] = [$zero(); V];
-                        for v in 0..V {
-                            wide[v] = $load(panel.add(v * LANES));
-                        }
+                    let mut left = depth;
+                    while left > 0 {
+                        let now = left.min(LINE);
                         for r in 0..R {
-                            let factor = $splat(*at.offset(r as isize * tall.step));
-                            for v in 0..V {
-                                sums[r][v] = $fma(factor, wide[v], sums[r][v]);
-                            }
+                            _mm_prefetch::<_MM_HINT_T1>(at.wrapping_offset((r + R) as isize * tall.step).cast());
                         }
-                        panel = panel.add(WIDE);
-                        at = at.wrapping_offset(tall.k);
+                        for _ in 0..now {
+                            let mut wide: [$vec; V] = [$zero(); V];
+                            for v in 0..V {
+                                wide[v] = $load(panel.add(v * LANES));
+                            }
+                            for r in 0..R {
+                                let factor = $splat(*at.offset(r as isize * tall.step));
+                                for v in 0..V {
+                                    sums[r][v] = $fma(factor, wide[v], sums[r][v]);
+                                }
+                            }
+                            panel = panel.add(WIDE);
+                            at = at.wrapping_offset(tall.k);
+                        }
+                        left -= now;
                     }
                     for r in 0..R {
                         for v in 0..V {
@@ -204,9 +213,9 @@ macro_rules! kernels {
                 }
             }
 
-            /// Eight lanes of eight k: a transposition.
+            /// A transposition of eight rows of eight elements, `step` apart, to rows `to_step` apart.
             #[target_feature(enable = $features)]
-            unsafe fn pack_block(from: *const f32, step: isize, to: *mut f32) {
+            unsafe fn pack_block(from: *const f32, step: isize, to: *mut f32, to_step: usize) {
                 // SAFETY: eight rows of eight elements on both sides.
                 unsafe {
                     let mut a = [_mm256_setzero_ps(); 8];
@@ -225,8 +234,8 @@ macro_rules! kernels {
                         a[h + 3] = _mm256_shuffle_ps::<0xEE>(b[h + 1], b[h + 3]);
                     }
                     for i in 0..4 {
-                        _mm256_storeu_ps(to.add(i * WIDE), _mm256_permute2f128_ps::<0x20>(a[i], a[i + 4]));
-                        _mm256_storeu_ps(to.add((i + 4) * WIDE), _mm256_permute2f128_ps::<0x31>(a[i], a[i + 4]));
+                        _mm256_storeu_ps(to.add(i * to_step), _mm256_permute2f128_ps::<0x20>(a[i], a[i + 4]));
+                        _mm256_storeu_ps(to.add((i + 4) * to_step), _mm256_permute2f128_ps::<0x31>(a[i], a[i + 4]));
                     }
                 }
             }
@@ -250,7 +259,10 @@ macro_rules! kernels {
                         let row = from.data.offset(lane as isize * from.step);
                         let mut k = 0;
                         while k + 8 <= depth {
-                            pack_block(row.add(k), from.step, panel.add(k * WIDE + lane));
+                            for l in 0..8 {
+                                _mm_prefetch::<_MM_HINT_T0>(row.wrapping_offset((8 + l) * from.step + k as isize).cast());
+                            }
+                            pack_block(row.add(k), from.step, panel.add(k * WIDE + lane), WIDE);
                             k += 8;
                         }
                         for k in k..depth {
@@ -269,34 +281,27 @@ macro_rules! kernels {
                 }
             }
 
-            /// Four rows of sums become four columns of the result.
-            #[target_feature(enable = $features)]
-            unsafe fn turn(sums: *const f32, out: *mut f32, stride: usize) {
-                // SAFETY: four rows of four elements on both sides.
-                unsafe {
-                    let [a, b, c, d] = [0, 1, 2, 3].map(|r| _mm_loadu_ps(sums.add(r * WIDE)));
-                    let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
-                    let (high_ab, high_cd) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
-                    _mm_storeu_ps(out, _mm_movelh_ps(ab, cd));
-                    _mm_storeu_ps(out.add(stride), _mm_movehl_ps(cd, ab));
-                    _mm_storeu_ps(out.add(2 * stride), _mm_movelh_ps(high_ab, high_cd));
-                    _mm_storeu_ps(out.add(3 * stride), _mm_movehl_ps(high_cd, high_ab));
-                }
-            }
-
             /// A block of sums goes to its place; `across`: its rows are columns of the result.
             #[target_feature(enable = $features)]
             unsafe fn store(sums: *const f32, rows: usize, lanes: usize, out: *mut f32, stride: usize, across: bool) {
                 // SAFETY: the block has `rows` rows of WIDE sums; the result has room for `rows` by `lanes`.
                 unsafe {
-                    let turned = if across { (rows / 4 * 4, lanes / 4 * 4) } else { (0, 0) };
-                    for l in (0..turned.1).step_by(4) {
-                        for r in (0..turned.0).step_by(4) {
-                            turn(sums.add(r * WIDE + l), out.add(l * stride + r), stride);
+                    if across && rows >= 8 && lanes >= 8 {
+                        // The last blocks overlap.
+                        for lane in (0..lanes).step_by(8).map(|lane| lane.min(lanes - 8)) {
+                            for row in (0..rows).step_by(8).map(|row| row.min(rows - 8)) {
+                                pack_block(
+                                    sums.add(row * WIDE + lane),
+                                    WIDE as isize,
+                                    out.add(lane * stride + row),
+                                    stride,
+                                );
+                            }
                         }
+                        return;
                     }
                     for r in 0..rows {
-                        for l in if r < turned.0 { turned.1 } else { 0 }..lanes {
+                        for l in 0..lanes {
                             *out.add(if across { l * stride + r } else { r * stride + l }) = *sums.add(r * WIDE + l);
                         }
                     }
@@ -311,30 +316,30 @@ macro_rules! kernels {
                 let all = p.height.div_ceil(ROWS);
                 let lanes = WIDE.min(p.width - at);
                 let vectors = if lanes > LANES { 2 } else { 1 };
-                let mut sums = [0f32; ROWS * WIDE];
-                for block in blocks {
-                    let row = block * p.height / all;
-                    let rows = (block + 1) * p.height / all - row;
-                    let tall = p.tall.at(row, k);
-                    // SAFETY: the block lies in the result.
-                    unsafe {
-                        if !p.across && lanes == vectors * LANES {
-                            let data = p.out.add(row * p.stride + at);
-                            tiles((rows, vectors), panel, tall, depth, Sums { data, stride: p.stride, first: k == 0 });
-                            continue;
-                        }
-                        let out = p.out.add(if p.across { at * p.stride + row } else { row * p.stride + at });
-                        if k > 0 {
-                            for r in 0..rows {
-                                for l in 0..lanes {
-                                    let from = if p.across { l * p.stride + r } else { r * p.stride + l };
-                                    sums[r * WIDE + l] = *out.add(from);
-                                }
+                let begin = |block: usize| block * p.height / all;
+                let (top, bottom) = (begin(blocks.start), begin(blocks.end));
+                // SAFETY: the blocks lie in the result.
+                unsafe {
+                    let out = p.out.add(if p.across { at * p.stride + top } else { top * p.stride + at });
+                    let in_place = !p.across && lanes == vectors * LANES;
+                    let mut sums = std::mem::MaybeUninit::<[f32; TALL * WIDE]>::uninit();
+                    let sums: *mut f32 = sums.as_mut_ptr().cast();
+                    let to = if in_place { Sums { data: out, stride: p.stride, first: k == 0 } } else { Sums { data: sums, stride: WIDE, first: k == 0 } };
+                    if !in_place && k > 0 {
+                        for r in 0..bottom - top {
+                            for l in 0..lanes {
+                                let from = if p.across { l * p.stride + r } else { r * p.stride + l };
+                                *sums.add(r * WIDE + l) = *out.add(from);
                             }
                         }
-                        let block = Sums { data: sums.as_mut_ptr(), stride: WIDE, first: k == 0 };
-                        tiles((rows, vectors), panel, tall, depth, block);
-                        store(sums.as_ptr(), rows, lanes, out, p.stride, p.across);
+                    }
+                    for block in blocks {
+                        let (row, end) = (begin(block), begin(block + 1));
+                        let to = Sums { data: to.data.add((row - top) * to.stride), ..to };
+                        tiles((end - row, vectors), panel, p.tall.at(row, k), depth, to);
+                    }
+                    if !in_place {
+                        store(sums, bottom - top, lanes, out, p.stride, p.across);
                     }
                 }
             }
