@@ -265,8 +265,8 @@ KNOBS: tuple[Knob, ...] = (
         "engine_products",
         (_B,),
         True,
-        "the engine multiplies matrices: on GPUs by cuBLASLt; on the CPU in inference, float32 by transposed weights. "
-        "False: ATen multiplies",
+        "the engine multiplies matrices: on GPUs by cuBLASLt; on the CPU in inference, float32 by transposed weights. There "
+        "it also convolves small images by depth. False: ATen does",
     ),
     Knob(
         "pack_weights",

@@ -934,6 +934,18 @@ fn matrix_product(py: Python<'_>, addresses: [usize; 3], numbers: [i64; 10], thr
     }
 }
 
+/// `_native.depthwise(addresses, numbers, threads)`: as `matrix_product`, for `ir.plan.Depthwise.scalars`.
+#[pyfunction]
+fn depthwise(py: Python<'_>, addresses: Vec<usize>, numbers: [i64; 24], threads: i32) -> PyResult<()> {
+    if addresses.len() != if numbers[0] == 0 { 3 } else { 4 } {
+        return Err(PyTypeError::new_err("image, weight, out, and the bias if there is one"));
+    }
+    match KernelFn::depthwise().call(&addresses, &numbers, threads) {
+        0 => Ok(()),
+        code => Err(kernel_error(py, code)),
+    }
+}
+
 /// `_native.matrix_product_vectors(threads)`: bytes of a vector of the engine's kernel; 0 if it cannot run here, or not
 /// with so many threads.
 #[pyfunction]
@@ -984,6 +996,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(cuda_graphs::storage_holders, m)?)?;
     m.add_function(wrap_pyfunction!(kind_of, m)?)?;
     m.add_function(wrap_pyfunction!(matrix_product, m)?)?;
+    m.add_function(wrap_pyfunction!(depthwise, m)?)?;
     m.add_function(wrap_pyfunction!(matrix_product_vectors, m)?)?;
     m.add_function(wrap_pyfunction!(has_gpu_products, m)?)?;
     m.add_function(wrap_pyfunction!(gpu_product_workspace, m)?)?;

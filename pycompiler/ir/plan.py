@@ -105,6 +105,43 @@ class Product:
         return "matrix product"
 
 
+@dataclass(frozen=True)
+class Depthwise:
+    """A convolution of depth in float32, by the engine's kernel (`guards-rs/src/ffi/depthwise.rs`).
+
+    Each result is a chain of fused multiply-adds in the order of the window.  `slots`: image, weight, out, and the bias if
+    there is one; `offsets`: of image, weight and bias.  `shape`: of the image (batch, channels, rows, columns);
+    `out_sizes`: rows and columns of the result.  `strides`: of batch, rows and columns in the image, then in the result;
+    channels are adjacent in both.  The weight is contiguous.  `window`, `stride`, `padding`, `dilation`: of rows and
+    columns.  `work`: as in Kernel.
+    """
+
+    slots: tuple[int, ...]
+    offsets: tuple[Size, Size, Size]
+    shape: tuple[Size, Size, Size, Size]
+    out_sizes: tuple[Size, Size]
+    strides: tuple[Size, Size, Size, Size, Size, Size]
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    work: int = 0
+
+    @property
+    def scalars(self) -> tuple[Size, ...]:
+        """The kernel's numbers, in its order."""
+        batch, channels, *sizes = self.shape
+        of_image, of_out = self.strides[:3], self.strides[3:]
+        rows, columns = zip(sizes, self.out_sizes, self.window, self.stride, self.padding, self.dilation, of_image[1:],
+                            of_out[1:], strict=True)  # fmt: skip
+        has_bias = int(len(self.slots) > 3)
+        return (has_bias, *self.offsets, batch, channels, of_image[0], of_out[0], *rows, *columns)
+
+    @property
+    def label(self) -> str:
+        return "convolution of depth"
+
+
 WORKSPACE = 32 << 20  # most bytes for products on a GPU; torch gives cuBLASLt as many on Hopper
 CUDA_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}  # cudaDataType_t
 
@@ -341,6 +378,7 @@ Step = (
     | View
     | Kernel
     | Product
+    | Depthwise
     | GpuProduct
     | Launch
     | Aten
@@ -368,6 +406,7 @@ READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
     View: lambda step: (step.base,),
     Kernel: lambda step: step.slots,
     Product: lambda step: step.slots,
+    Depthwise: lambda step: step.slots,
     GpuProduct: lambda step: step.slots,
     Launch: lambda step: tuple(slots_of(step.arguments)),
     Aten: lambda step: (*slots_of(step.args), *slots_of(tuple(step.kwargs.values()))),

@@ -4,7 +4,7 @@ In: `aten.convolution` of images (batch, channels, rows, columns) with a weight 
 first that fits:
 
 - of 1 x 1 windows over an image that is channels last: a product of matrices;
-- of depth, small, with few windows: a loop;
+- of depth, of a small image: the engine's kernel (`ir.plan.Depthwise`); of few multiply-adds and windows: a loop;
 - `mkldnn::_convolution_pointwise`, whose weight the plan packs once.
 
 A call of oneDNN's takes about 45 us more than a product of matrices of the same size (called from Python, on a machine
@@ -27,7 +27,7 @@ from pycompiler.lowering import values
 from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.graph import Lowering, is_dense, same_strides
 from pycompiler.lowering.joining import fill_padded
-from pycompiler.lowering.matmul import is_full_precision, is_of_engine, product_of
+from pycompiler.lowering.matmul import has_engine, is_full_precision, is_of_engine, product_of
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, channels_last_strides, contiguous_strides, to_exprs
 from pycompiler.operators import packed_weights
@@ -36,6 +36,7 @@ from pycompiler.symbolic.hints import likely
 
 aten = torch.ops.aten
 VECTOR = 16  # with fewer channels, a loop over channels fills no vector
+NEAR = 1024  # places of an image
 WINDOW = 25  # of more windows, oneDNN's kernel is faster than an unrolled loop
 SMALL = 1 << 20  # multiply-adds; oneDNN's kernel needs fewer cycles for each, which outweighs its call
 
@@ -58,8 +59,11 @@ def convolution(low: Lowering, x: Value, weight: Value, bias: Value | None, stri
         and is_exact_product(x, bias)
     ):
         return product(low, x, weight, bias)
-    if weight.shape[:2] == (x.shape[1], ONE) and is_small(low, weight) and x.dtype is torch.float32:
-        return of_depth(low, x, weight, bias, kernel, steps, around, apart)
+    if weight.shape[:2] == (x.shape[1], ONE) and weight.shape[0] >= VECTOR and x.dtype is torch.float32:
+        if is_near(x) and has_engine(low):
+            return by_engine(low, x, weight, bias, [steps, around, apart])
+        if is_small(low, weight):
+            return of_depth(low, x, weight, bias, kernel, steps, around, apart)
     if not config.pack_weights or not all(s.is_const for s in weight.stride):  # the engine compares bytes alone
         return NotImplemented
     added = None if bias is None else low.realised(bias, contiguous_strides(bias.shape)).ref()  # oneDNN ignores strides
@@ -101,7 +105,24 @@ def is_small(low: Lowering, weight: Value) -> bool:
     """Whether a convolution of depth is faster as a loop."""
     windows = weight.shape[2].as_int() * weight.shape[3].as_int()
     places = likely(values.product(to_exprs(low.fake.shape)))
-    return weight.shape[0] >= VECTOR and windows <= WINDOW and places is not None and places * windows <= SMALL
+    return windows <= WINDOW and places is not None and places * windows <= SMALL
+
+
+def is_near(x: Value) -> bool:
+    """Whether the engine's kernel, which copies the image, is faster than a loop or oneDNN's kernel."""
+    places = likely(values.product(x.shape[2:]))
+    return places is not None and places <= NEAR
+
+
+def by_engine(low: Lowering, x: Value, weight: Value, bias: Value | None, numbers: list[Any]) -> Value:
+    """A convolution of depth by the engine."""
+    image = low.realised(x, channels_last_strides(x.shape)).ref()
+    factors = low.realised(weight, contiguous_strides(weight.shape)).ref()
+    added = None if bias is None else low.realised(bias, contiguous_strides(bias.shape)).ref()
+    buffer = low.channels_last_buffer(low.fake)
+    args = (image, factors, added, *numbers, False, [0, 0], weight.shape[0].as_int())
+    low.add(Extern(aten.convolution.default, args, {}, (buffer,), origin=(low.node.name,), by_engine=True))
+    return low.value_of(buffer)
 
 
 def whole(low: Lowering, x: Value) -> Ref:

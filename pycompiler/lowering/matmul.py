@@ -108,10 +108,15 @@ def by_engine(low: Lowering, x: Value, y: Value) -> Any:
 
 def is_of_engine(low: Lowering, shape: tuple[Expr, Expr], right: Ref) -> bool:
     """Whether the engine's kernel is faster than ATen's for a product of float32 matrices of this shape."""
-    if low.fake.device.type != "cpu" or not config.engine_products or not is_full_precision():
+    if not has_engine(low):
         return False
     rows, columns = (likely(n) or 0 for n in shape)
-    if rows < FEW_ROWS or columns < FEW_COLUMNS or right.stride[0] != ONE:
+    return rows >= FEW_ROWS and columns >= FEW_COLUMNS and right.stride[0] == ONE
+
+
+def has_engine(low: Lowering) -> bool:
+    """Whether the engine's kernels for float32 run on this processor, and compute what ATen's do."""
+    if low.fake.device.type != "cpu" or not config.engine_products or not is_full_precision():
         return False
     return _native.matrix_product_vectors(torch.get_num_threads()) > 0
 

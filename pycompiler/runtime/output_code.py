@@ -28,6 +28,7 @@ from pycompiler.ir.plan import (
     Compute,
     CopyInto,
     CountVersions,
+    Depthwise,
     Expect,
     Free,
     GpuProduct,
@@ -271,6 +272,33 @@ class _Printer:
         )
         return f"{out}.copy_({left} @ {right})  # the engine's kernel"
 
+    def depthwise(self, step: Depthwise) -> str:
+        self.helpers.add("view_as")  # as in `product`
+        batch, channels = step.shape[:2]
+        a, b, c, *out_strides = step.strides
+        windows = step.window[0] * step.window[1]
+        layouts = {
+            "image": (step.slots[0], step.shape, (a, 1, b, c), step.offsets[0]),
+            "weight": (
+                step.slots[1],
+                (channels, 1, *step.window),
+                (windows, windows, step.window[1], 1),
+                step.offsets[1],
+            ),
+            "out": (step.slots[2], (batch, channels, *step.out_sizes), (out_strides[0], 1, *out_strides[1:]), 0),
+            "bias": (step.slots[-1], (channels,), (1,), step.offsets[2]),
+        }
+        views = {
+            name: f"view_as({self.name(slot)}, {self.value(shape)}, {self.value(stride)}, {self.value(offset)}, torch.float32)"
+            for name, (slot, shape, stride, offset) in layouts.items()
+        }
+        bias = views["bias"] if len(step.slots) > 3 else "None"
+        options = (
+            f"{list(step.stride)}, {list(step.padding)}, {list(step.dilation)}, False, [0, 0], {self.value(channels)}"
+        )
+        convolution = f"torch.convolution({views['image']}, {views['weight']}, {bias}, {options})"
+        return f"{views['out']}.copy_({convolution})  # the engine's kernel"
+
     def gpu_product(self, step: GpuProduct) -> str:
         self.helpers.add("view_as")  # as in `product`
         left, right, out, *bias = (
@@ -369,6 +397,7 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
     View: _Printer.view,
     Kernel: _Printer.kernel,
     Product: _Printer.product,
+    Depthwise: _Printer.depthwise,
     GpuProduct: _Printer.gpu_product,
     Launch: _Printer.launch,
     Aten: _Printer.aten,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from pycompiler.ir.plan import (
     Aten,
     Compute,
     CountVersions,
+    Depthwise,
     Expect,
     Free,
     GpuProduct,
@@ -63,7 +64,7 @@ def _is_channels_last(b: Buffer) -> bool:
     return len(b.shape) == 4 and b.stride[1] == 1 and b.stride[3] != 1
 
 
-def _sizes(exprs: tuple[Expr, ...]) -> tuple[Size, ...]:
+def _sizes(exprs: Sequence[Expr]) -> tuple[Size, ...]:
     return tuple(map(_size, exprs))
 
 
@@ -176,6 +177,23 @@ class _PlanBuilder:
         loops = [s.loop for nest in group.nests for s in nest.stages if any(checks(op) for op in s.loop.body)]
         return tuple(dict.fromkeys(known[name] for loop in loops for name in loop.origin if name in known))
 
+    def depthwise(self, node: Extern) -> list[int]:
+        """Append a convolution of depth by the engine."""
+        (out,), (image, weight, bias, stride, padding, dilation, *_) = node.out, node.args
+        assert out is not None
+        slots: tuple[int, ...] = (self.slot(image.buffer), self.slot(weight.buffer), self.slot(out.name))
+        if bias is not None:
+            slots += (self.slot(bias.buffer),)
+        window: Any = tuple(n.as_int() for n in weight.shape[2:])
+        sizes = (*out.shape, *weight.shape[2:])
+        work = math.prod(n.as_int() for n in sizes) if all(n.is_const for n in sizes) else MUCH_WORK
+        offsets = [Expr.of(0) if ref is None else ref.offset for ref in (image, weight, bias)]
+        strides = [s for t in (image, out) for s in (t.stride[0], *t.stride[2:])]
+        layout = map(_sizes, (offsets, image.shape, out.shape[2:], strides))
+        given: Any = (*layout, window, *map(tuple, (stride, padding, dilation)), work)
+        self.steps.append(Depthwise(slots, *given))
+        return []
+
     def product(self, node: Extern) -> list[int]:
         """Append a product of matrices; returns the slot of a workspace that no later product needs."""
         (out,) = node.out
@@ -219,7 +237,7 @@ class _PlanBuilder:
 
     def extern(self, node: Extern) -> list[int]:
         if node.by_engine:
-            return self.product(node)
+            return self.depthwise(node) if node.is_depthwise else self.product(node)
         temporary: list[int] = []
         args = self.argument(node.args, temporary)
         kwargs = {k: self.argument(v, temporary) for k, v in node.kwargs.items()}

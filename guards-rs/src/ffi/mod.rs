@@ -30,6 +30,7 @@ mod caught;
 pub mod class;
 pub mod cublas;
 pub mod cuda;
+pub mod depthwise;
 pub mod dict_events;
 mod dict_keys;
 pub mod dict_probe;

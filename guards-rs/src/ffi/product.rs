@@ -27,19 +27,19 @@ const PACKED: usize = 1 << 20;
 /// Rows of the tall operand that stay in the second cache meanwhile; a multiple of each kernel's rows.
 const TALL: usize = 96;
 /// Multiply-adds for which a further thread pays.
-const SHARE: usize = 1 << 17;
+pub(super) const SHARE: usize = 1 << 17;
 /// Keys of `ir.plan.KERNEL_ERRORS`.
-const WITHOUT_MEMORY: i64 = 3;
-const WITHOUT_VECTORS: i64 = 4;
+pub(super) const WITHOUT_MEMORY: i64 = 3;
+pub(super) const WITHOUT_VECTORS: i64 = 4;
 /// Parts of the work for each thread, so that a late thread has less to do.
 const PARTS: usize = 4;
 
 /// One side's operand: the address of its first element; the distances, in elements, between its rows and along k.
 #[derive(Clone, Copy)]
-struct Side {
-    data: *const f32,
-    step: isize,
-    k: isize,
+pub(super) struct Side {
+    pub(super) data: *const f32,
+    pub(super) step: isize,
+    pub(super) k: isize,
 }
 
 /// Where a tile adds its sums: rows `stride` elements apart.  `first`: the sums start at 0, whatever is there.
@@ -129,7 +129,7 @@ pub fn has_threads() -> bool {
 }
 
 /// `of(part)` for each part once, by a team of threads.
-fn share_out(threads: usize, parts: usize, of: impl Fn(usize) + Sync) {
+pub(super) fn share_out(threads: usize, parts: usize, of: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     in_team(threads.min(parts), &|| loop {
         let part = next.fetch_add(1, Ordering::Relaxed);
@@ -143,14 +143,15 @@ fn share_out(threads: usize, parts: usize, of: impl Fn(usize) + Sync) {
 macro_rules! kernels {
     ($name:ident, $features:literal, $vec:ty, $lanes:literal, $rows:literal, [$($count:literal)*],
      $zero:ident, $splat:ident, $load:ident, $store:ident, $add:ident, $fma:ident) => {
-        mod $name {
+        pub(super) mod $name {
             use std::arch::x86_64::*;
 
             use super::*;
 
             pub const LANES: usize = $lanes;
             pub const ROWS: usize = $rows;
-            const WIDE: usize = 2 * LANES;
+            /// Lanes of a panel.
+            pub const WIDE: usize = 2 * LANES;
 
             /// Adds `depth` products to R rows by V vectors of `out`.  Fetches the rows of the next tile meanwhile: a weight
             /// that was read in the last call may lie in main memory.
@@ -242,7 +243,7 @@ macro_rules! kernels {
 
             /// `panel[k][lane]` of `lanes` rows; further lanes are 0.
             #[target_feature(enable = $features)]
-            unsafe fn pack(from: Side, lanes: usize, depth: usize, panel: *mut f32) {
+            pub unsafe fn pack(from: Side, lanes: usize, depth: usize, panel: *mut f32) {
                 // SAFETY: `from` has `lanes` rows of `depth`; the panel has `depth` rows of WIDE.
                 unsafe {
                     if from.step == 1 && lanes == WIDE {
@@ -344,7 +345,7 @@ macro_rules! kernels {
                 }
             }
 
-            pub fn run(p: &Product, threads: usize) -> Outcome<()> {
+            pub(super) fn run(p: &Product, threads: usize) -> Outcome<()> {
                 let panels = p.width.div_ceil(WIDE);
                 let deep = p.depth.min(DEEP);
                 let most = (PACKED * threads / (WIDE * deep * size_of::<f32>())).clamp(1, panels);

@@ -205,7 +205,8 @@ impl<'py> Builder<'py> {
             "Alloc" => Ok((self.alloc(step)?, step.getattr("label")?.extract()?)),
             "View" => Ok((self.view(step)?, format!("view of slot {}", self.slot(step, "base")?))),
             "Kernel" => Ok((self.kernel(step)?, step.getattr("label")?.extract()?)),
-            "Product" => Ok((self.product(step)?, step.getattr("label")?.extract()?)),
+            "Product" => Ok((self.by_engine(KernelFn::matrix_product(), step)?, step.getattr("label")?.extract()?)),
+            "Depthwise" => Ok((self.by_engine(KernelFn::depthwise(), step)?, step.getattr("label")?.extract()?)),
             "GpuProduct" => {
                 let product = GpuProduct::build(step)?;
                 for slot in &product.slots {
@@ -307,10 +308,9 @@ impl<'py> Builder<'py> {
         Ok(Step::Kernel { kernel, slots, scalars, work: step.getattr("work")?.extract()? })
     }
 
-    fn product(&self, step: &Bound<'py, PyAny>) -> PyResult<Step> {
+    fn by_engine(&self, kernel: KernelFn, step: &Bound<'py, PyAny>) -> PyResult<Step> {
         let scalars = self.reader.symbols.dims(&step.getattr("scalars")?)?;
         let slots = self.slots(&step.getattr("slots")?)?.into();
-        let kernel = KernelFn::matrix_product();
         Ok(Step::Kernel { kernel, slots, scalars, work: step.getattr("work")?.extract()? })
     }
 }

@@ -43,6 +43,11 @@ impl KernelFn {
         KernelFn(crate::ffi::product::matrix_product)
     }
 
+    /// The engine's own kernel for convolutions of depth.
+    pub fn depthwise() -> KernelFn {
+        KernelFn(crate::ffi::depthwise::depthwise)
+    }
+
     pub fn call(self, ptrs: &[usize], scalars: &[i64], threads: i32) -> i64 {
         // SAFETY: the plan passes one pointer for each slot and one integer for each scalar, as the kernel was
         // generated for.
