@@ -23,7 +23,7 @@ MOST_READERS = 3  # kernels that compute it again
 
 
 def recompute(groups: list[Group], graph: BufferGraph) -> list[Group]:
-    """The groups, in the same order, without those that nobody needs any more."""
+    """The groups, in the same order, without dead ones."""
     if graph.target.kind == "cpu":
         return groups
     now = {g.number: g for g in groups}
@@ -55,7 +55,7 @@ def recompute(groups: list[Group], graph: BufferGraph) -> list[Group]:
 
 
 def _without_dead(g: Group, needed: Set[str]) -> Group | None:
-    """The group without stages whose values nobody reads; None if none is left."""
+    """The group without stages whose values have no readers; None if no stage is left."""
     assert isinstance(g.node, Nest)
     stages, live = list[Stage](), set(needed)
     for stage in reversed(g.node.stages):

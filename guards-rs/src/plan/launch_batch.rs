@@ -1,6 +1,6 @@
 //! Launches that follow each other on a GPU start together, by one call of the driver.
 //!
-//! In: the kernels and products of a run, with their arguments.  Out: `Frame::flush` starts those that wait.  If a batch
+//! In: the kernels and products of a run, with their arguments.  Out: `Frame::flush` starts the waiting ones.  If a batch
 //! had the same arguments in an earlier call, it is recorded as a CUDA graph (nothing runs meanwhile), and started as
 //! one from then on.  A batch with other arguments is started one by one.  So a recording changes no result, and owns no
 //! memory: addresses repeat in most loops, because torch's allocator returns the same ones for the same requests.
@@ -45,7 +45,7 @@ pub struct Batch {
     stream: usize,
     work: u64,
     waiting: Vec<Waiting>,
-    /// What distinguishes this batch from others: functions, grids and arguments.
+    /// Functions, grids and arguments.  Two batches with equal words are the same work.
     words: Vec<u64>,
     /// Slots to empty once the launches have started.
     freed: Vec<usize>,
