@@ -96,7 +96,7 @@ def compile_joint(
     _refuse_saved_inference(gm, fakes, mode)
     with phase("joint"):
         joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls, cut=True)
-        wait_late(joint.graph)
+        wait_late(joint.graph, set(joint.grads))
         if layout is not None:
             layout(joint)
     artefact("joint", joint.graph)

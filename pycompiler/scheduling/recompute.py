@@ -4,7 +4,8 @@ In: the groups after fusion.  Out: the same groups; readers of such a value comp
 Example: the sums over `(x - mean) * scale` and the loops that need these sums are different kernels.  Both read `x` in
 bfloat16; the float32 value between them would be written once and read twice.
 
-A kernel of a GPU waits for memory, so arithmetic up to `MOST_WORK` costs nothing.  On a CPU it does.
+A kernel of a GPU waits for memory, so arithmetic up to `MOST_WORK` costs nothing.  On a CPU it does.  No reader computes
+more points than the value has.  All kernels compute the same bits: with knobs under which they may not, values are stored.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
+from pycompiler import config
 from pycompiler.ir.kernel import Nest, Stage, hinted_points, loads, space_of
 from pycompiler.ir.loops import Buffer, Loop, refuses
 from pycompiler.scheduling.body import FEW, cost, inline, is_indirect
 from pycompiler.scheduling.fuse import Group
 from pycompiler.scheduling.graph import BufferGraph
+from pycompiler.scheduling.stores import target_of
 
 MOST_WORK = 16  # arithmetic of a value for each point, an addition being 1
 MOST_READERS = 3  # kernels that compute it again
@@ -24,7 +27,7 @@ MOST_READERS = 3  # kernels that compute it again
 
 def recompute(groups: list[Group], graph: BufferGraph) -> list[Group]:
     """The groups, in the same order, without dead ones."""
-    if graph.target.kind == "cpu":
+    if graph.target.kind == "cpu" or config.fast_math or not config.emulate_precision_casts:
         return groups
     now = {g.number: g for g in groups}
     readers: dict[str, set[int]] = {}
@@ -82,7 +85,8 @@ def _value(graph: BufferGraph, nest: Nest, stage: Stage) -> Loop | None:
             return None
         loop = longer
     fits = _is_pointwise(stage) and not refuses(loop.body) and cost(loop) <= MOST_WORK
-    stays = all(not is_indirect(index) and not graph.overwritten(n) for n, index in loads(loop))
+    written = {target_of(copy) for copy in graph.copies.values()} | {t for _, t in graph.begins.values()}
+    stays = all(not is_indirect(i) and n not in written and not graph.overwritten(n) for n, i in loads(loop))
     return loop if fits and stays else None
 
 
@@ -114,15 +118,20 @@ def _readers_of(graph: BufferGraph, value: Loop, readers: list[Group]) -> list[G
         found = [s for s in stages if s is not None]
         reads = {n for s in found for n, _ in loads(s.loop)} | {s.loop.init for s in found if s.loop.init}
         most = graph.target
-        if len(reads | g.writes) > most.pointers or sum(len(s.loop.body) for s in found) > most.operations:
+        bodies = [len(s.loop.body) for s in found]
+        if len(reads | g.writes) > most.pointers or sum(bodies) > most.operations or max(bodies) > most.body:
             return None
         new.append(replace(g, node=replace(g.node, stages=found), reads=reads))
     return new
 
 
 def _with_value(stage: Stage, value: Loop, name: str) -> Stage | None:
-    if all(n != name for n, _ in loads(stage.loop)):
+    places = {index for n, index in loads(stage.loop) if n == name}
+    if not places:
         return stage
+    points, made = hinted_points(space_of(stage.loop)), hinted_points(space_of(value))
+    if points is None or made is None or points * len(places) > made:
+        return None  # the stage needs each value several times
     loop = inline(stage.loop, value, name)
     return None if loop is None else replace(stage, loop=loop)
 

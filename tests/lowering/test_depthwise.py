@@ -139,6 +139,25 @@ def test_infinities_and_nan_are_those_of_their_windows(plans: Plans) -> None:
     assert_same(have, module(x), tolerance=1e-5)
 
 
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_padding_adds_nothing_to_a_weight_that_is_not_finite(plans: Plans, number: float) -> None:
+    module, x = of_depth(64, padding=1), image(64, 14, 14)
+    with torch.no_grad():
+        module.weight[3, 0, 0, 0] = number
+    have = pycompiler.compile(module, fullgraph=True)(x)
+    assert plans.count() == 1
+    assert_same(have, module(x), tolerance=1e-5)
+
+
+def test_a_row_that_is_too_long_for_a_copy(plans: Plans) -> None:
+    module = of_depth(16, padding=1)
+    compiled = pycompiler.compile(module, dynamic=True, fullgraph=True)
+    for width in (32, 20_000):
+        x = image(16, 4, width)
+        assert_same(compiled(x), module(x), tolerance=1e-5)
+    assert plans.count() == 1
+
+
 class Block(nn.Module):
     """A convolution between loops, a product, a view and results that are returned."""
 

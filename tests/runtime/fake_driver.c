@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { DEVICES = 2, INVALID_VALUE = 1, INVALID_DEVICE = 101, NO_BINARY = 209, INVALID_CONTEXT = 201, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
+enum { DEVICES = 2, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NO_BINARY = 209, INVALID_CONTEXT = 201, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
 
 typedef struct { int device; int retained; } Context;
 typedef struct { Context* home; char names[256]; } Module;
@@ -39,6 +39,8 @@ EXPORT Graph* fake_recorded(void) {
 }
 static int graphs_alive;
 static int records_nothing;
+static int graphs_fail;
+EXPORT void fake_graphs_fail(int on) { graphs_fail = on; }
 EXPORT int fake_graphs(void) { return graphs_alive; }
 EXPORT void fake_records_nothing(int on) { records_nothing = on; }
 
@@ -127,7 +129,10 @@ EXPORT int cuLaunchKernel(Function* f, unsigned x, unsigned y, unsigned z, unsig
     return 0;
 }
 
-EXPORT int cuStreamIsCapturing(void* stream, int* status) { *status = recording != NULL; return 0; }
+EXPORT int cuStreamIsCapturing(void* stream, int* status) {
+    *status = recording != NULL;
+    return depth || stream ? 0 : INVALID_CONTEXT;  /* the default stream is that of a context */
+}
 
 EXPORT int cuStreamCreate(void** out, unsigned flags) {
     *out = (void*)&recording;
@@ -255,6 +260,7 @@ EXPORT int cublasLtMatmul(void* handle, Described* d, const float* alpha, const 
 EXPORT int cuGraphLaunch(Graph* g, void* stream) {
     char text[64];
     if (!depth || (g->n && stack[depth - 1] != g->home)) return INVALID_CONTEXT;
+    if (graphs_fail) return OUT_OF_MEMORY;
     snprintf(text, sizeof text, "graph of %d stream %p\n", g->n, stream);
     note(text);
     for (int i = 0; i < g->n; i++) {

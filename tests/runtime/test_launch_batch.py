@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pycompiler import _native, config
-from pycompiler.ir.plan import Aten, GpuProduct, Plan, SlotRef
+from pycompiler.ir.plan import Aten, Free, GpuProduct, Plan, SlotRef
 from pycompiler.ir.target import of_program
 from pycompiler.lowering.graph import lower
 from pycompiler.runtime.plan_builder import make_plan
@@ -20,7 +20,7 @@ from pycompiler.scheduling import schedule
 
 sys.path.insert(0, str(Path(__file__).parent))
 from aten_graph import aten_graph
-from launch_cases import ADD_ONE, add_one, binary, notes, plan_of
+from launch_cases import ADD_ONE, N, add_one, binary, notes, plan_of
 from plan_cases import f32
 
 WORKSPACE = 4096
@@ -128,6 +128,22 @@ def test_a_batch_that_cannot_be_recorded_is_started_one_by_one(driver: Any) -> N
     assert driver.fake_graphs() == 0
 
 
+def test_a_recording_that_cannot_start_is_dropped(driver: Any) -> None:
+    plan, tensors = _native.Plan(chain()), given()
+    for _ in range(3):
+        plan(*tensors)
+    started(driver)
+    driver.fake_graphs_fail(1)
+    try:
+        tensors[0].normal_()
+        assert torch.equal(plan(*tensors)[0], tensors[0] + 1 + 1 + 1)
+    finally:
+        driver.fake_graphs_fail(0)
+    plan(*tensors)
+    assert started(driver) == ONE_BY_ONE * 2
+    assert driver.fake_graphs() == 0
+
+
 def test_nothing_is_recorded_while_the_caller_records(driver: Any) -> None:
     plan, tensors = _native.Plan(chain()), given()
     for _ in range(3):
@@ -173,6 +189,14 @@ def test_launches_start_before_a_later_step_fails(driver: Any) -> None:
     with pytest.raises(RuntimeError, match=r"step 2 \(alloc"):
         plan(*tensors)
     assert torch.equal(tensors[2], tensors[0] + 1 + 1)
+
+
+def test_a_slot_may_be_filled_again_while_launches_wait(driver: Any) -> None:
+    steps = [f32(1, N), add_one(0, 1), add_one(1, 2), Free((1,)), f32(1, N), add_one(2, 1), add_one(1, 3)]
+    plan, tensors = _native.Plan(plan_of([f32(2, N), f32(3, N), *steps], [3], 1, 4, ADD_ONE)), given(1000, 0)
+    for _ in range(4):
+        tensors[0].normal_()
+        assert torch.equal(plan(*tensors)[0], tensors[0] + 1 + 1 + 1 + 1)
 
 
 def test_inputs_end_after_the_launches_that_read_them(driver: Any) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from kernel_harness import lowered
 from torch.utils import _pytree as pytree
 
+from pycompiler import config
 from pycompiler.ir.interpret_schedule import interpret_schedule
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.target import H200, cpu
@@ -82,6 +84,32 @@ def test_a_value_of_much_arithmetic_is_stored() -> None:
         return (z * z.sum((0, 1))).bfloat16()
 
     assert stored(made(much, half(), torch.randn(64))) == 1
+
+
+def test_a_value_that_a_reader_needs_many_times_is_stored() -> None:
+    def distances(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x.sigmoid()[:, None] - y[None]).square().sum(-1)
+
+    found = made(distances, torch.randn(300, 64), torch.randn(200, 64))
+    assert len(found.kernels) == 2
+    assert not any("sigmoid" in str(nest) and len(nest.dims) > 2 for k in found.kernels for nest in k.nests)
+
+
+@pytest.mark.parametrize("knob", [{"fast_math": True}, {"emulate_precision_casts": False}])
+def test_a_value_is_stored_if_kernels_may_compute_other_bits(knob: dict[str, bool]) -> None:
+    with config.patch(knob):
+        found = schedule(lowered(gradients, arguments()), H200)
+    assert stored(found) == 1
+
+
+def test_an_input_is_still_written_in_place() -> None:
+    def stepped(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        z = (x - v) * v
+        total = z.sum((0, 1))
+        x.copy_(z * total)
+        return z.flip(0) * total
+
+    assert made(stepped, torch.randn(SHAPE), torch.randn(64)).stores
 
 
 def test_a_result_is_stored_and_not_computed_again() -> None:

@@ -214,9 +214,10 @@ impl Driver {
         Ok(DeviceContext { driver: self, context: self.context(&mut devices, device)?, device })
     }
 
-    /// Whether work on the stream is recorded now, in place of being run.  An error counts as yes.
-    pub fn captures(&self, stream: usize) -> bool {
+    /// Whether work on the stream of a device is recorded now, in place of being run.  An error counts as yes.
+    pub fn captures(&'static self, device: i32, stream: usize) -> bool {
         let mut status = 0;
+        let Ok(_entered) = self.device(device).and_then(|device| device.enter()) else { return true };
         // SAFETY: torch's stream, which lives as long as the process, and room for the result.
         let code = unsafe { (self.calls.is_capturing)(stream as Raw, &mut status) };
         code != 0 || status != 0
@@ -431,6 +432,7 @@ impl OwnedGraph {
 
 impl Drop for OwnedGraph {
     fn drop(&mut self) {
+        let _relaxed = RelaxedScope::enter(self.0.driver);
         // SAFETY: this value owns the graph.  The driver completes a run that has begun.  A driver that has ended with
         // the process answers with an error.
         unsafe { (self.0.driver.calls.destroy_executable)(self.0.executable as Raw) };

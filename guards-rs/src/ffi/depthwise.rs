@@ -3,11 +3,12 @@
 //! In: an image whose channels are adjacent, and the weight as it lies in memory (channel, row, column of the window).
 //! Each result is one chain of fused multiply-adds, in the order of the window, that starts at the bias or at 0.  So its
 //! bits depend on its channel and place alone, not on tiles, the processor or the number of threads.  Padding counts as
-//! places of zeros.
+//! places of zeros, but adds nothing where a weight is infinite or NaN.
 //!
 //! The lanes of a vector run along channels.  The work is cut into parts: some rows of the result, for as many channels as
 //! a panel has (`product.rs`).  A part copies what it reads of the image, with its padding, to adjacent memory that stays
-//! in the cache: in the image, the places of a row lie all its channels apart.
+//! in the cache: in the image, the places of a row lie all its channels apart.  Rows that are too long for that are read in
+//! place.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +17,8 @@ use super::product::{self, share_out, vector_bytes, Side, SHARE, WITHOUT_MEMORY,
 
 /// Bytes of a part's copy of the image: it stays in the second cache.
 const COPY: usize = 64 << 10;
+/// Bytes that such a copy has at most.
+const MOST_COPY: usize = 4 << 20;
 
 /// One dimension of an image.  `step`: elements between neighbours of the image; `out_step`: of the result.
 #[derive(Clone, Copy)]
@@ -68,10 +71,19 @@ impl Depthwise {
         self.rows.window * self.columns.window
     }
 
+    /// Bytes of the places that one row of results reads.
+    fn row_bytes(&self, lanes: usize) -> usize {
+        self.columns.reach(self.columns.out_size) * lanes * size_of::<f32>()
+    }
+
+    /// Whether parts copy what they read of the image.
+    fn is_copied(&self, lanes: usize) -> bool {
+        self.rows.reach(1).saturating_mul(self.row_bytes(lanes)) <= MOST_COPY
+    }
+
     /// Rows of a part.
     fn height(&self, lanes: usize) -> usize {
-        let row = self.columns.reach(self.columns.out_size) * lanes * size_of::<f32>();
-        let most = (COPY / row).saturating_sub(self.rows.reach(1)) / self.rows.stride + 1;
+        let most = (COPY / self.row_bytes(lanes)).saturating_sub(self.rows.reach(1)) / self.rows.stride + 1;
         most.clamp(1, self.rows.out_size)
     }
 }
@@ -172,6 +184,36 @@ macro_rules! kernels {
                 }
             }
 
+            /// A part without a copy of the image.  Places of padding are left out.
+            #[target_feature(enable = $features)]
+            unsafe fn in_place(c: &Depthwise, part: &Part, weight: *const f32, bias: &[f32; WIDE]) {
+                let inside = |d: &Dimension, at: usize, i: usize| {
+                    let place = (at * d.stride + i * d.dilation).wrapping_sub(d.padding);
+                    (place < d.size).then_some(place * d.step)
+                };
+                for i in 0..part.rows {
+                    for j in 0..c.columns.out_size {
+                        let mut sums = *bias;
+                        for (a, row) in (0..c.rows.window).filter_map(|a| Some((a, inside(&c.rows, part.row + i, a)?))) {
+                            for (b, column) in (0..c.columns.window).filter_map(|b| Some((b, inside(&c.columns, j, b)?))) {
+                                for (l, sum) in sums[..part.lanes].iter_mut().enumerate() {
+                                    // SAFETY: a place of the image, and a weight of the panel.
+                                    unsafe {
+                                        let at = part.image * c.batch_step + part.channel + row + column + l;
+                                        let factor = *weight.add((a * c.columns.window + b) * WIDE + l);
+                                        *sum = (*c.image.add(at)).mul_add(factor, *sum);
+                                    }
+                                }
+                            }
+                        }
+                        let (row, column) = ((part.row + i) * c.rows.out_step, j * c.columns.out_step);
+                        let at = part.image * c.out_batch_step + row + column + part.channel;
+                        // SAFETY: the part lies in the result.
+                        unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), c.out.add(at), part.lanes) };
+                    }
+                }
+            }
+
             /// `memory`: see `floats`.
             #[target_feature(enable = $features)]
             unsafe fn run_part(c: &Depthwise, part: &Part, memory: *mut f32) {
@@ -184,6 +226,11 @@ macro_rules! kernels {
                     pack(Side { data: weight, step: windows as isize, k: 1 }, part.lanes, windows, memory);
                     if !c.bias.is_null() {
                         std::ptr::copy_nonoverlapping(c.bias.add(part.channel), bias.as_mut_ptr(), part.lanes);
+                    }
+                    let is_padded = c.rows.padding + c.columns.padding > 0;
+                    let weights = std::slice::from_raw_parts(memory, windows * WIDE);
+                    if !c.is_copied(WIDE) || is_padded && weights.iter().any(|w| !w.is_finite()) {
+                        return in_place(c, part, memory, &bias);
                     }
                     let image = memory.add(windows * WIDE);
                     copy(c, part, width, image);
@@ -204,7 +251,8 @@ macro_rules! kernels {
                 let height = c.height(WIDE);
                 let (strips, panels) = (c.rows.out_size.div_ceil(height), c.channels.div_ceil(WIDE));
                 // The weights of a panel, and the places of the image.
-                let floats = (c.windows() + c.rows.reach(height) * c.columns.reach(c.columns.out_size)) * WIDE;
+                let places = if c.is_copied(WIDE) { c.rows.reach(height) * c.columns.reach(c.columns.out_size) } else { 0 };
+                let floats = (c.windows() + places) * WIDE;
                 let short = AtomicBool::new(false);
                 share_out(threads, c.batch * panels * strips, |number| {
                     let (panel, row) = (number / strips % panels, number % strips * height);

@@ -421,6 +421,9 @@ pub unsafe extern "C" fn matrix_product(ptrs: *const usize, scalars: *const i64,
         return 0;
     }
     let lanes = vector_bytes() / size_of::<f32>();
+    if lanes == 0 {
+        return WITHOUT_VECTORS;
+    }
     let across = Shape { rows, columns, depth, lanes, left_rows: left.k == 1, right_rows: right.k == 1 }.runs_across();
     let (wide, tall) = if across { (left, right) } else { (right, left) };
     let (width, height) = if across { (rows, columns) } else { (columns, rows) };

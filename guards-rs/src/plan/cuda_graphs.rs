@@ -298,7 +298,7 @@ impl Plan {
         }
         let driver = cuda::driver()?;
         let stream = driver.current_stream(graphs.device)?;
-        if driver.captures(stream) {
+        if driver.captures(graphs.device, stream) {
             return Ok(Replay::No); // the caller records a graph of its own, from the plan's steps
         }
         let (key, slots) = (&env[..self.symbols.len()], &slots[..self.n_inputs]);

@@ -47,8 +47,8 @@ pub struct Batch {
     waiting: Vec<Waiting>,
     /// Functions, grids and arguments.  Two batches with equal words are the same work.
     words: Vec<u64>,
-    /// Slots to empty once the launches have started.
-    freed: Vec<usize>,
+    /// Tensors to free once the launches have started.
+    freed: Vec<Slot>,
     /// Steps after which inputs end.
     ended: Vec<usize>,
     /// Bytes of `freed` and `ended`.
@@ -125,12 +125,21 @@ impl Frame<'_, '_> {
 
     /// Empties slots, after the launches that wait.
     pub(super) fn free(&mut self, slots: &[usize]) -> Result<(), StepError> {
+        if !self.batch.waiting.is_empty() && slots.iter().any(|slot| self.pins.has(*slot)) {
+            self.flush()?; // a pin ends with its slot
+        }
         if self.batch.waiting.is_empty() {
-            self.empty(slots);
+            for slot in slots {
+                self.slots[*slot] = Slot::Empty;
+                self.pins.forget(*slot);
+            }
             return Ok(());
         }
-        self.batch.freed.extend(slots);
-        self.hold(slots)
+        let bytes = self.bytes(slots);
+        for slot in slots {
+            self.batch.freed.push(std::mem::replace(&mut self.slots[*slot], Slot::Empty));
+        }
+        self.hold(bytes)
     }
 
     /// Gives up the inputs that end with a step, after the launches that wait.
@@ -139,23 +148,19 @@ impl Frame<'_, '_> {
             return self.give_up(step);
         }
         self.batch.ended.push(step);
-        self.hold(&self.plan.ends[step])
+        self.hold(self.bytes(&self.plan.ends[step]))
     }
 
-    fn hold(&mut self, slots: &[usize]) -> Result<(), StepError> {
+    fn bytes(&self, slots: &[usize]) -> i64 {
         let bytes = |slot: &usize| self.slots[*slot].handle().map_or(0, |handle| handle.storage_size());
-        let bytes: i64 = slots.iter().map(bytes).sum();
+        slots.iter().map(bytes).fold(0, i64::saturating_add)
+    }
+
+    fn hold(&mut self, bytes: i64) -> Result<(), StepError> {
         self.batch.held = self.batch.held.saturating_add(bytes);
         match self.batch.held > MOST_HELD {
             true => self.flush(),
             false => Ok(()),
-        }
-    }
-
-    fn empty(&mut self, slots: &[usize]) {
-        for slot in slots {
-            self.slots[*slot] = Slot::Empty;
-            self.pins.forget(*slot);
         }
     }
 
@@ -190,7 +195,7 @@ impl Frame<'_, '_> {
         batch.words.clear();
         (batch.work, batch.held) = (0, 0);
         self.batch = batch;
-        self.empty(&freed);
+        drop(freed);
         for step in ended {
             self.give_up(step)?;
         }
@@ -232,7 +237,7 @@ impl Batch {
         let driver = cuda::driver()?;
         // Held while the recording starts: it may start only once at a time.  Another thread's call does not wait.
         let Ok(mut places) = plan.recordings.0.try_lock() else { return Ok(false) };
-        if driver.captures(self.stream) {
+        if driver.captures(self.device, self.stream) {
             return Ok(false); // the caller records a graph of its own
         }
         let place = places.entry(self.waiting[0].step).or_default();
@@ -250,11 +255,12 @@ impl Batch {
             place.made.insert(0, (Box::from(&self.words[..]), graph));
             place.made.truncate(RECORDINGS);
         }
-        match place.find(&self.words) {
-            Some(graph) => {
-                graph.launch(self.stream).map(|()| true).map_err(|why| StepError::Launch(self.waiting[0].step, why))
-            }
-            None => Ok(false),
+        if place.find(&self.words).is_some_and(|graph| graph.launch(self.stream).is_ok()) {
+            return Ok(true);
         }
+        // Nothing has run.  For example, the device lacks memory for the graph.
+        place.made.clear();
+        place.attempts = ATTEMPTS;
+        Ok(false)
     }
 }

@@ -54,6 +54,11 @@ impl Pins {
         }
     }
 
+    /// Whether the tensor of a slot is pinned.
+    pub fn has(&self, slot: usize) -> bool {
+        self.place(slot).is_some()
+    }
+
     /// Whether a step may have to be refused (`Frame::refuse`).
     #[inline]
     pub fn any_unfit(&self) -> bool {

@@ -34,7 +34,8 @@ from pycompiler.capture.values.containers.dicts import Dict, Proxy
 from pycompiler.capture.values.containers.instance_dicts import DELETED
 from pycompiler.capture.values.containers.keys import Key
 from pycompiler.capture.values.functions import Method
-from pycompiler.capture.values.objects import LengthCheck, Object, annotation
+from pycompiler.capture.values.objects import Object, annotation
+from pycompiler.capture.values.symbolic_numbers import checked_length
 from pycompiler.ir.source import const_source, mro_of, namespace_of, qualname_of
 
 SUBSCRIPTED = (types.GenericAlias, type(typing.List[int]))  # noqa: UP006
@@ -188,7 +189,7 @@ class Class(Value):
     def length(self, cx: Capture) -> Value:
         method = self.special(cx, "__len__")
         if method is not None:
-            return cx.evaluate(len, LengthCheck(cx.call(method, [], {}).const()))
+            return checked_length(cx, cx.call(method, [], {}))
         self.has_so_many(cx)
         return cx.evaluate(len, self.cls)
 

@@ -39,7 +39,7 @@ from pycompiler.capture.values.containers.instance_dicts import DELETED, Instanc
 from pycompiler.capture.values.containers.sequences import List, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.capture.values.opaque import Opaque
-from pycompiler.capture.values.symbolic_numbers import Symbolic, is_unbacked
+from pycompiler.capture.values.symbolic_numbers import Symbolic, checked_length
 from pycompiler.ir.source import Source, const_source, qualname_of, room_for_dict
 
 # Methods of nn.Module for which this file has a short cut, as torch defines them.
@@ -543,18 +543,12 @@ class Object(Value):
     def length(self, cx: Capture) -> Value:
         found = self._special_or_storage(cx, "__len__")
         if found is not None:
-            return self._checked_length(cx, found)
+            return checked_length(cx, found)
         if self.storage is not None:
             return self.storage.length(cx)
         if lookup(cx, self.cls, "__len__") is MISSING:
             cx.throw(TypeError, f"object of type {class_name(self.cls)!r} has no len()")
         return super().length(cx)
-
-    def _checked_length(self, cx: Capture, found: Value) -> Value:
-        if isinstance(found, Symbolic) and found.python_type() is int and not is_unbacked(found.sym):
-            if bool(found.sym >= 0) and bool(found.sym <= sys.maxsize):
-                return found
-        return Const(int(cx.evaluate_raw(len, LengthCheck(found.const()))))
 
     def truth(self, cx: Capture) -> bool:
         found = self._special_or_storage(cx, "__bool__")
@@ -567,7 +561,7 @@ class Object(Value):
             return value
         found = self._special_or_storage(cx, "__len__")
         if found is not None:
-            return bool(self._checked_length(cx, found).truth(cx))
+            return bool(checked_length(cx, found).truth(cx))
         if self.storage is not None:
             return self.storage.truth(cx)
         if any(lookup(cx, self.cls, n) is not MISSING for n in ("__bool__", "__len__")):
@@ -646,16 +640,6 @@ def annotation(cx: Capture, value: Value) -> Any:
             cx.guard("id_is", value.source, reference(value.real))
         return value.real
     return value.const()
-
-
-class LengthCheck:
-    """len() of it checks the result of a `__len__` as len() of the object does."""
-
-    def __init__(self, length: object) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length  # type: ignore[return-value]
 
 
 HOOK_DICTS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")

@@ -469,3 +469,21 @@ def text(cx: Capture, function: Callable[..., Any], values: Sequence[Value]) -> 
         else cx.computed(call_with_plain, const_source(function), *made)
     )
     return ComputedStr(real, source, values)
+
+
+class LengthCheck:
+    """len() of it checks the result of a `__len__` as len() of the object does."""
+
+    def __init__(self, length: object) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length  # type: ignore[return-value]
+
+
+def checked_length(cx: Capture, found: Value) -> Value:
+    """The result of a `__len__` of the program as a length.  Raises as len() does."""
+    if isinstance(found, Symbolic) and found.python_type() is int and not is_unbacked(found.sym):
+        if bool(found.sym >= 0) and bool(found.sym <= sys.maxsize):
+            return found
+    return Const(int(cx.evaluate_raw(len, LengthCheck(found.const()))))

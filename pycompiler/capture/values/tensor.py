@@ -26,7 +26,7 @@ from pycompiler.capture.values.constant import Const, UnknownObject
 from pycompiler.capture.values.containers.dicts import Dict
 from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.functions import BOUND, Builtin
-from pycompiler.capture.values.symbolic_numbers import Symbolic
+from pycompiler.capture.values.symbolic_numbers import checked_length
 from pycompiler.ir.source import const_source
 from pycompiler.operators import numpy_arrays
 from pycompiler.operators.kernel_type_checks import memory_of
@@ -397,7 +397,7 @@ class Tensor(Value):
     def length(self, cx: Capture) -> Value:
         found = self.asked(cx, "__len__")
         if found is not None:
-            return found if isinstance(found, Symbolic) else Const(int(found.const()))
+            return checked_length(cx, found)
         if self.rank == 0:
             cx.throw(TypeError, "len() of a 0-d tensor")
         return cx.make(self.shape[0])
@@ -734,7 +734,8 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
     if name == "__bool__":
         args[0].truth(cx)
     if name == "__len__":
-        return args[0].length(cx)
+        found = args[0].asked(cx, "__len__") if isinstance(args[0], Tensor) else None  # only len() checks it
+        return args[0].length(cx) if found is None else found
     if name == "__iter__":
         return cx.iterator(args[0])
     return cx.graph.call_method(name, args, kwargs)

@@ -181,6 +181,44 @@ def test_the_length_of_a_tensor_is_a_symbol() -> None:
     assert compiles(lambda t: (t, len(t) * 2, t.__len__() + 1, len(Rows(t))), fullgraph=True) == 1
 
 
+class Shorter(torch.Tensor):
+    def __len__(self) -> int:
+        return self.shape[0] - 5
+
+
+class Answering(torch.Tensor):
+    length: Any = 0
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__len__:
+            return args[0].length
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def said(f: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return f(*args)
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_lengths_of_tensors_by_the_program_are_checked(dynamic: bool | None) -> None:
+    def program(t: torch.Tensor) -> Any:
+        return len(t)
+
+    compiled = pycompiler.compile(program, backend="eager", dynamic=dynamic)
+    for n in (8, 9, 10, 5, 4, 3):
+        t = torch.ones(n).as_subclass(Shorter)
+        assert said(compiled, t) == said(program, t), n
+    for length in (3, 0, -1, 2.5, "a"):
+        t = torch.ones(2).as_subclass(Answering)
+        t.length = length
+        assert said(compiled, t) == said(program, t), length
+    assert pycompiler.counters(compiled)["compiles"] > 0
+
+
 def test_a_slice_of_another_size_is_another_slice() -> None:
     assert compiles(lambda t: (t, slice(0, t.shape[0]) == slice(0, 4))) == 2
 
