@@ -3,6 +3,7 @@
 In: names of models (default: all).  Out: a table, milliseconds (medians of interleaved rounds) for eager, torch.compile,
 this package (plain and with `freezing`), ONNX Runtime and OpenVINO, and the ratio of this package to the best other.
 A peer that is not installed is left out, with a line.
+With several threads, measure each peer in a process of its own (`--peers`): threads of one spin while another runs.
 
     python bench/serving.py --threads 1 resnet18 mobilenet_v3_small
     pip install onnx onnxscript onnxruntime openvino        # the two other peers

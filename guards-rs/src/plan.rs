@@ -720,7 +720,7 @@ impl Slot {
 
 impl Frame<'_, '_> {
     fn step(&mut self, step: &Step) -> Result<(), StepError> {
-        if !step.may_overtake() {
+        if self.batch.is_waiting() && !step.may_overtake() {
             self.flush()?;
         }
         match step {

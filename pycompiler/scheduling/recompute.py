@@ -4,8 +4,8 @@ In: the groups after fusion.  Out: the same groups; readers of such a value comp
 Example: the sums over `(x - mean) * scale` and the loops that need these sums are different kernels.  Both read `x` in
 bfloat16; the float32 value between them would be written once and read twice.
 
-A kernel of a GPU waits for memory, so arithmetic up to `MOST_WORK` costs nothing.  On a CPU it does.  No reader computes
-more points than the value has.  All kernels compute the same bits: with knobs under which they may not, values are stored.
+Only for GPUs, whose kernels wait for memory rather than for arithmetic, and for values of little arithmetic (`MOST_WORK`).
+No reader computes more points than the value has.  All kernels compute the same bits: with knobs under which they may not, values are stored.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def recompute(groups: list[Group], graph: BufferGraph) -> list[Group]:
     """The groups, in the same order, without dead ones."""
     if graph.target.kind == "cpu" or config.fast_math or not config.emulate_precision_casts:
         return groups
+    written = {target_of(copy) for copy in graph.copies.values()} | {target for _, target in graph.begins.values()}
     now = {g.number: g for g in groups}
     readers: dict[str, set[int]] = {}
     for g in groups:
@@ -38,17 +39,21 @@ def recompute(groups: list[Group], graph: BufferGraph) -> list[Group]:
         g = now[number]
         if not isinstance(g.node, Nest) or g.solo:
             continue
+        unstored = False
         for stage in g.node.stages:
             others = sorted(readers.get(stage.outputs[0], ()))
-            value = _value(graph, g.node, stage) if 0 < len(others) <= MOST_READERS else None
+            value = _value(graph, g.node, stage, written) if 0 < len(others) <= MOST_READERS else None
             new = None if value is None else _readers_of(graph, value, [now[n] for n in others])
             if new is None:
                 continue
             del readers[stage.outputs[0]]
+            unstored = True
             for other in new:
                 now[other.number] = other
                 for name in other.reads - other.writes:
                     readers.setdefault(name, set()).add(other.number)
+        if not unstored:
+            continue
         left = _without_dead(g, graph.kept | readers.keys())
         if left is None:
             del now[number]
@@ -72,8 +77,11 @@ def _without_dead(g: Group, needed: Set[str]) -> Group | None:
     return replace(g, node=replace(g.node, stages=stages), reads=reads, writes=writes) if stages else None
 
 
-def _value(graph: BufferGraph, nest: Nest, stage: Stage) -> Loop | None:
-    """A loop that computes the stage's value from memory alone; None if it is not to be computed again."""
+def _value(graph: BufferGraph, nest: Nest, stage: Stage, written: Set[str]) -> Loop | None:
+    """A loop that computes the stage's value from memory alone; None if it is not to be computed again.
+
+    `written`: inputs that may be written in place; a later read of their old values would prevent that.
+    """
     loop, name = stage.loop, stage.outputs[0]
     if name in graph.kept or name in graph.held or len(graph.writers[name]) != 1:
         return None
@@ -85,7 +93,6 @@ def _value(graph: BufferGraph, nest: Nest, stage: Stage) -> Loop | None:
             return None
         loop = longer
     fits = _is_pointwise(stage) and not refuses(loop.body) and cost(loop) <= MOST_WORK
-    written = {target_of(copy) for copy in graph.copies.values()} | {t for _, t in graph.begins.values()}
     stays = all(not is_indirect(i) and n not in written and not graph.overwritten(n) for n, i in loads(loop))
     return loop if fits and stays else None
 

@@ -125,10 +125,10 @@ impl Frame<'_, '_> {
 
     /// Empties slots, after the launches that wait.
     pub(super) fn free(&mut self, slots: &[usize]) -> Result<(), StepError> {
-        if !self.batch.waiting.is_empty() && slots.iter().any(|slot| self.pins.has(*slot)) {
+        if self.batch.is_waiting() && slots.iter().any(|slot| self.pins.has(*slot)) {
             self.flush()?; // a pin ends with its slot
         }
-        if self.batch.waiting.is_empty() {
+        if !self.batch.is_waiting() {
             for slot in slots {
                 self.slots[*slot] = Slot::Empty;
                 self.pins.forget(*slot);
@@ -144,7 +144,7 @@ impl Frame<'_, '_> {
 
     /// Gives up the inputs that end with a step, after the launches that wait.
     pub(super) fn end_inputs(&mut self, step: usize) -> Result<(), StepError> {
-        if self.batch.waiting.is_empty() {
+        if !self.batch.is_waiting() {
             return self.give_up(step);
         }
         self.batch.ended.push(step);
@@ -175,7 +175,7 @@ impl Frame<'_, '_> {
     /// Starts the launches that wait.
     #[inline]
     pub(super) fn flush(&mut self) -> Result<(), StepError> {
-        if self.batch.waiting.is_empty() {
+        if !self.batch.is_waiting() {
             return Ok(());
         }
         self.flush_some()
@@ -204,6 +204,11 @@ impl Frame<'_, '_> {
 }
 
 impl Batch {
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Whether memory is freed once the launches have started.
     pub fn holds_memory(&self) -> bool {
         self.held > 0
