@@ -5,7 +5,8 @@ Example: the sums over `(x - mean) * scale` and the loops that need these sums a
 bfloat16; the float32 value between them would be written once and read twice.
 
 Only for GPUs, whose kernels wait for memory rather than for arithmetic, and for values of little arithmetic (`MOST_WORK`).
-No reader computes more points than the value has.  All kernels compute the same bits: with knobs under which they may not, values are stored.
+No reader computes more points than the value has.  All kernels compute the same bits: with knobs under which they may not,
+values are stored.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,46 +12,15 @@ import torch
 from torch import nn
 
 import pycompiler
-from pycompiler.ir import phases
-from pycompiler.ir.plan import Aten, Pack, Plan
+from pycompiler.ir.plan import Pack
 from pycompiler.operators import packed_weights
+from tests.harness.built_plans import BuiltPlans
 from tests.harness.compare import assert_same
 
-pytestmark = pytest.mark.skipif(packed_weights.convolution() is None, reason="this torch has no oneDNN")
-
-
-class Plans(phases.Observer):
-    """The plans that are built."""
-
-    def __init__(self) -> None:
-        self.found: list[Plan] = []
-
-    def artefact(self, name: str, value: Any) -> None:
-        if name == "plan":
-            self.found.append(value[0])
-
-    def packs(self) -> int:
-        return sum(isinstance(step, Pack) for plan in self.found for step in plan.steps)
-
-    def calls(self) -> Counter[str]:
-        """The calls of oneDNN's convolution, of ATen's, and of products."""
-        steps = (step for plan in self.found for step in plan.steps if isinstance(step, Aten))
-        return Counter(step.op._schema.name.partition("::")[2].strip("_") for step in steps)
-
-
-@pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
-    made = Plans()
-    monkeypatch.setattr(phases, "observers", [*phases.observers, made])
-    yield made
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    pycompiler.reset()  # equal graphs of other tests share their plans
-    with torch.no_grad():
-        yield
+pytestmark = [
+    pytest.mark.usefixtures("without_gradients"),
+    pytest.mark.skipif(packed_weights.convolution() is None, reason="this torch has no oneDNN"),
+]
 
 
 def image(batch: int = 1, channels: int = 8, size: int = 12) -> torch.Tensor:
@@ -126,15 +95,15 @@ WAYS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_convolutions_without_gradients(kind: str, plans: Plans) -> None:
+def test_convolutions_without_gradients(kind: str, plans: BuiltPlans) -> None:
     module, x = KINDS[kind]()
     compiled = pycompiler.compile(module, fullgraph=True)
     for _ in range(2):
         got, wanted = compiled(x), module(x)
         assert_same(got, wanted, tolerance=1e-4)
     wanted_calls = WAYS.get(kind, Counter(convolution_pointwise=1))
-    assert plans.calls() == wanted_calls
-    assert plans.packs() == wanted_calls["convolution_pointwise"]
+    assert Counter(name.strip("_") for name in plans.operators()) == wanted_calls
+    assert plans.count(Pack) == wanted_calls["convolution_pointwise"]
 
 
 PLAIN: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
@@ -146,26 +115,26 @@ PLAIN: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_other_convolutions_stay_with_aten(kind: str, plans: Plans) -> None:
+def test_other_convolutions_stay_with_aten(kind: str, plans: BuiltPlans) -> None:
     module, x = PLAIN[kind]()
     torch.testing.assert_close(pycompiler.compile(module, fullgraph=True)(x), module(x))
-    assert plans.found and plans.packs() == 0
+    assert plans.found and plans.count(Pack) == 0
 
 
-def test_weights_that_are_computed_or_trained_are_not_packed(plans: Plans) -> None:
+def test_weights_that_are_computed_or_trained_are_not_packed(plans: BuiltPlans) -> None:
     module, x = nn.Conv2d(8, 4, 3), image()
     double = pycompiler.compile(lambda x, w: torch.conv2d(x, w * 2), fullgraph=True)
     torch.testing.assert_close(double(x, module.weight), torch.conv2d(x, module.weight * 2))
     with torch.enable_grad():
         pycompiler.compile(module, fullgraph=True)(x).sum().backward()
-    assert len(plans.found) == 3 and plans.packs() == 0
+    assert len(plans.found) == 3 and plans.count(Pack) == 0
 
 
-def test_nothing_is_packed_if_the_knob_is_off(plans: Plans) -> None:
+def test_nothing_is_packed_if_the_knob_is_off(plans: BuiltPlans) -> None:
     module, x = nn.Conv2d(8, 4, 3), image()
     compiled = pycompiler.compile(module, fullgraph=True, options={"pack_weights": False})
     torch.testing.assert_close(compiled(x), module(x))
-    assert plans.found and plans.packs() == 0
+    assert plans.found and plans.count(Pack) == 0
 
 
 def rebound(module: nn.Conv2d) -> None:
@@ -192,7 +161,7 @@ CHANGES: dict[str, Callable[[nn.Conv2d], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_the_weight_is_seen_in_the_next_call(change: str, plans: Plans) -> None:
+def test_a_change_of_the_weight_is_seen_in_the_next_call(change: str, plans: BuiltPlans) -> None:
     module, x = nn.Conv2d(8, 4, 3), image()
     compiled = pycompiler.compile(module, fullgraph=True)
     before = compiled(x)
@@ -200,10 +169,10 @@ def test_a_change_of_the_weight_is_seen_in_the_next_call(change: str, plans: Pla
         CHANGES[change](module)
         torch.testing.assert_close(compiled(x), module(x))
     assert not torch.equal(compiled(x), before)
-    assert plans.packs() >= 1
+    assert plans.count(Pack) >= 1
 
 
-def test_a_large_weight_is_compared_by_several_threads(plans: Plans) -> None:
+def test_a_large_weight_is_compared_by_several_threads(plans: BuiltPlans) -> None:
     module, x = nn.Conv2d(640, 640, 3), image(channels=640, size=4)  # 14 MiB
     compiled = pycompiler.compile(module, fullgraph=True)
     for threads in (1, 2, 5):
@@ -215,10 +184,10 @@ def test_a_large_weight_is_compared_by_several_threads(plans: Plans) -> None:
             torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
         finally:
             torch.set_num_threads(before)
-    assert plans.packs() >= 1
+    assert plans.count(Pack) >= 1
 
 
-def test_a_frozen_weight_is_compared_by_its_address(plans: Plans) -> None:
+def test_a_frozen_weight_is_compared_by_its_address(plans: BuiltPlans) -> None:
     module, x = nn.Conv2d(8, 4, 3), image()
     compiled = pycompiler.compile(module, fullgraph=True, options={"freezing": True})
     before = compiled(x)
@@ -229,20 +198,20 @@ def test_a_frozen_weight_is_compared_by_its_address(plans: Plans) -> None:
     module.weight = kept
     pycompiler.reset()
     torch.testing.assert_close(compiled(x), module(x))
-    assert plans.packs() >= 2
+    assert plans.count(Pack) >= 2
 
 
-def test_equal_blocks_share_a_plan_and_keep_their_own_weights(plans: Plans) -> None:
+def test_equal_blocks_share_a_plan_and_keep_their_own_weights(plans: BuiltPlans) -> None:
     blocks = [nn.Conv2d(8, 8, 3, padding=1) for _ in range(20)]  # more than a plan keeps
     compiled = [pycompiler.compile(b, fullgraph=True) for b in blocks]
     x = image()
     for _ in range(3):
         for block, call in zip(blocks, compiled, strict=True):
             torch.testing.assert_close(call(x), block(x))
-    assert plans.packs() >= 1
+    assert plans.count(Pack) >= 1
 
 
-def test_threads_call_with_weights_of_their_own(plans: Plans) -> None:
+def test_threads_call_with_weights_of_their_own(plans: BuiltPlans) -> None:
     convolve = pycompiler.compile(lambda x, w: torch.conv2d(x, w), fullgraph=True)
     x, weights = image(), [torch.randn(4, 8, 3, 3) for _ in range(4)]
     convolve(x, weights[0])
@@ -258,34 +227,34 @@ def test_threads_call_with_weights_of_their_own(plans: Plans) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and plans.packs() == 1
+    assert not wrong and plans.count(Pack) == 1
 
 
-def test_other_sizes_read_the_same_packed_weight(plans: Plans) -> None:
+def test_other_sizes_read_the_same_packed_weight(plans: BuiltPlans) -> None:
     module = nn.Conv2d(8, 4, 3)
     compiled = pycompiler.compile(module, fullgraph=True, dynamic=True)
     for batch, size in ((2, 12), (3, 9), (1, 17), (5, 3)):
         x = image(batch, size=size)
         torch.testing.assert_close(compiled(x), module(x))
-    assert plans.packs() >= 1
+    assert plans.count(Pack) >= 1
     with pytest.raises(RuntimeError, match="Kernel size can't be greater"):
         compiled(image(2, size=2))
     empty = torch.randn(0, 8, 12, 12)
     torch.testing.assert_close(compiled(empty), module(empty))
 
 
-def test_bfloat16_weights_are_packed_where_the_machine_computes_with_them(plans: Plans) -> None:
+def test_bfloat16_weights_are_packed_where_the_machine_computes_with_them(plans: BuiltPlans) -> None:
     module, x = nn.Conv2d(8, 16, 3, padding=1).bfloat16(), image().bfloat16()
     torch.testing.assert_close(pycompiler.compile(module, fullgraph=True)(x), module(x))
-    assert plans.packs() == int(packed_weights.takes(torch.bfloat16))
+    assert plans.count(Pack) == int(packed_weights.takes(torch.bfloat16))
 
 
-def test_a_bias_with_gaps_is_read_by_its_strides(plans: Plans) -> None:
+def test_a_bias_with_gaps_is_read_by_its_strides(plans: BuiltPlans) -> None:
     convolve = pycompiler.compile(lambda x, w, b: torch.conv2d(x, w, b, padding=1), fullgraph=True)
     x, w = image(), torch.randn(12, 8, 3, 3)
     for bias in (torch.randn(24)[::2], torch.randn(1).expand(12)):
         torch.testing.assert_close(convolve(x, w, bias), torch.conv2d(x, w, bias, padding=1), rtol=1e-4, atol=1e-4)
-    assert plans.packs() >= 1
+    assert plans.count(Pack) >= 1
 
 
 def test_views_of_the_same_bytes_are_other_weights() -> None:
@@ -296,7 +265,7 @@ def test_views_of_the_same_bytes_are_other_weights() -> None:
         torch.testing.assert_close(convolve(x, w), torch.conv2d(x, w, padding=1), rtol=1e-4, atol=1e-4)
 
 
-def test_a_frozen_weight_keeps_its_address(plans: Plans) -> None:
+def test_a_frozen_weight_keeps_its_address(plans: BuiltPlans) -> None:
     convolve = pycompiler.compile(lambda x, w: torch.conv2d(x, w), fullgraph=True, options={"freezing": True})
     x = image()
     for _ in range(20):
@@ -304,17 +273,17 @@ def test_a_frozen_weight_keeps_its_address(plans: Plans) -> None:
         torch.testing.assert_close(convolve(x, w), torch.conv2d(x, w))
         w.data = torch.randn(4, 8, 3, 3)
         torch.testing.assert_close(convolve(x, w), torch.conv2d(x, w))
-    assert plans.packs() == 1
+    assert plans.count(Pack) == 1
 
 
-def test_a_weight_without_memory_raises_as_in_eager(plans: Plans) -> None:
+def test_a_weight_without_memory_raises_as_in_eager(plans: BuiltPlans) -> None:
     module, x = nn.Conv2d(8, 4, 3), image()
     compiled = pycompiler.compile(module, fullgraph=True)
     compiled(x)
     module.weight.untyped_storage().resize_(0)
     with pytest.raises(RuntimeError, match="data is not allocated yet|storage"):
         compiled(x)
-    assert plans.packs() == 1
+    assert plans.count(Pack) == 1
 
 
 def test_a_write_between_hash_and_packing_is_forgotten() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,44 +11,18 @@ from torch import nn
 
 import pycompiler
 from pycompiler import _native
-from pycompiler.ir import phases
-from pycompiler.ir.plan import Depthwise, Plan
+from pycompiler.ir.plan import Depthwise
 from pycompiler.operators import packed_weights
 from pycompiler.runtime.output_code import output_code
+from tests.harness.built_plans import BuiltPlans
 from tests.harness.compare import assert_same
 
-pytestmark = pytest.mark.skipif(
-    _native.matrix_product_vectors(1) == 0 or packed_weights.convolution() is None, reason="no AVX2, or no oneDNN"
-)
-
-
-class Plans(phases.Observer):
-    """The plans that are built."""
-
-    def __init__(self) -> None:
-        self.found: list[Plan] = []
-
-    def artefact(self, name: str, value: Any) -> None:
-        if name == "plan":
-            self.found.append(value[0])
-
-    def count(self) -> int:
-        return sum(isinstance(step, Depthwise) for plan in self.found for step in plan.steps)
-
-
-@pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
-    made = Plans()
-    monkeypatch.setattr(phases, "observers", [*phases.observers, made])
-    yield made
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    pycompiler.reset()  # equal graphs of other tests share their plans
-    with torch.no_grad():
-        yield
+pytestmark = [
+    pytest.mark.usefixtures("without_gradients"),
+    pytest.mark.skipif(
+        _native.matrix_product_vectors(1) == 0 or packed_weights.convolution() is None, reason="no AVX2, or no oneDNN"
+    ),
+]
 
 
 def of_depth(channels: int, window: Any = 3, **options: Any) -> nn.Conv2d:
@@ -94,18 +68,18 @@ CASES: dict[str, Callable[[], tuple[nn.Conv2d, torch.Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results_are_those_of_eager(name: str, plans: Plans) -> None:
+def test_results_are_those_of_eager(name: str, plans: BuiltPlans) -> None:
     module, x = CASES[name]()
     compiled = pycompiler.compile(module, fullgraph=True)
     for _ in range(2):
         assert_same(compiled(x), module(x), tolerance=1e-5)
         x.mul_(-2)
-    assert plans.count() == 1
+    assert plans.count(Depthwise) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", [name for name in CASES if name != "padded as text says"])
-def test_each_result_is_a_chain_of_fused_multiply_adds(name: str, threads: int, plans: Plans) -> None:
+def test_each_result_is_a_chain_of_fused_multiply_adds(name: str, threads: int, plans: BuiltPlans) -> None:
     module, x = CASES[name]()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -113,11 +87,11 @@ def test_each_result_is_a_chain_of_fused_multiply_adds(name: str, threads: int, 
         have = pycompiler.compile(module, fullgraph=True)(x)
     finally:
         torch.set_num_threads(before)
-    assert plans.count() == 1
+    assert plans.count(Depthwise) == 1
     assert torch.equal(have, chains(x, module))
 
 
-def test_several_threads_share_the_parts(plans: Plans) -> None:
+def test_several_threads_share_the_parts(plans: BuiltPlans) -> None:
     module, x = of_depth(200, 5, padding=2), image(200, 28, 28, batch=3)
     compiled = pycompiler.compile(module, fullgraph=True)
     before = torch.get_num_threads()
@@ -128,34 +102,34 @@ def test_several_threads_share_the_parts(plans: Plans) -> None:
         assert torch.equal(compiled(x), alone)
     finally:
         torch.set_num_threads(before)
-    assert plans.count() >= 1 and torch.equal(alone, chains(x, module))
+    assert plans.count(Depthwise) >= 1 and torch.equal(alone, chains(x, module))
 
 
-def test_infinities_and_nan_are_those_of_their_windows(plans: Plans) -> None:
+def test_infinities_and_nan_are_those_of_their_windows(plans: BuiltPlans) -> None:
     module, x = of_depth(16, 3), image(16, 8, 8)
     x[0, 3, 4, 4], x[1, 15, 0, 0] = float("inf"), float("nan")
     have = pycompiler.compile(module, fullgraph=True)(x)
-    assert plans.count() == 1
+    assert plans.count(Depthwise) == 1
     assert_same(have, module(x), tolerance=1e-5)
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan")])
-def test_padding_adds_nothing_to_a_weight_that_is_not_finite(plans: Plans, number: float) -> None:
+def test_padding_adds_nothing_to_a_weight_that_is_not_finite(plans: BuiltPlans, number: float) -> None:
     module, x = of_depth(64, padding=1), image(64, 14, 14)
     with torch.no_grad():
         module.weight[3, 0, 0, 0] = number
     have = pycompiler.compile(module, fullgraph=True)(x)
-    assert plans.count() == 1
+    assert plans.count(Depthwise) == 1
     assert_same(have, module(x), tolerance=1e-5)
 
 
-def test_a_row_that_is_too_long_for_a_copy(plans: Plans) -> None:
+def test_a_row_that_is_too_long_for_a_copy(plans: BuiltPlans) -> None:
     module = of_depth(16, padding=1)
     compiled = pycompiler.compile(module, dynamic=True, fullgraph=True)
     for width in (32, 20_000):
         x = image(16, 4, width)
         assert_same(compiled(x), module(x), tolerance=1e-5)
-    assert plans.count() == 1
+    assert plans.count(Depthwise) == 1
 
 
 class Block(nn.Module):
@@ -171,10 +145,10 @@ class Block(nn.Module):
         return y, self.narrow(self.norm(y).relu()) + x, y.mean((2, 3)), y[:, 1:, ::2].flatten(1)
 
 
-def test_a_convolution_between_other_operators(plans: Plans) -> None:
+def test_a_convolution_between_other_operators(plans: BuiltPlans) -> None:
     module, x = Block().eval(), image(8, 10, 10)
     assert_same(pycompiler.compile(module, fullgraph=True)(x), module(x), tolerance=1e-5)
-    assert plans.count() == 1
+    assert plans.count(Depthwise) == 1
 
 
 def loaded(module: nn.Conv2d) -> None:
@@ -189,36 +163,36 @@ CHANGES: dict[str, Callable[[nn.Conv2d], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_the_weight_is_seen_in_the_next_call(change: str, plans: Plans) -> None:
+def test_a_change_of_the_weight_is_seen_in_the_next_call(change: str, plans: BuiltPlans) -> None:
     module, x = of_depth(16), image(16, 9, 9)
     compiled = pycompiler.compile(module, fullgraph=True)
     before = compiled(x)
     CHANGES[change](module)
     after = compiled(x)
     assert torch.equal(after, chains(x, module)) and not torch.equal(after, before)
-    assert plans.count() == 1
+    assert plans.count(Depthwise) == 1
 
 
-def test_a_weight_and_a_bias_with_gaps(plans: Plans) -> None:
+def test_a_weight_and_a_bias_with_gaps(plans: BuiltPlans) -> None:
     convolve = pycompiler.compile(lambda x, w, b: torch.conv2d(x, w, b, groups=16), fullgraph=True)
     x, weight, bias = image(16, 9, 9), torch.randn(16, 1, 3, 6)[..., ::2], torch.randn(32)[::2]
     assert_same(convolve(x, weight, bias), torch.conv2d(x, weight, bias, groups=16), tolerance=1e-5)
-    assert plans.count() == 1
+    assert plans.count(Depthwise) == 1
 
 
-def test_one_kernel_convolves_images_of_all_sizes(plans: Plans) -> None:
+def test_one_kernel_convolves_images_of_all_sizes(plans: BuiltPlans) -> None:
     module = of_depth(20, 3, stride=2, padding=1)
     compiled = pycompiler.compile(module, fullgraph=True, dynamic=True)
     for batch, rows, columns in ((2, 12, 9), (3, 5, 31), (1, 60, 40)):
         x = image(20, rows, columns, batch=batch)
         assert torch.equal(compiled(x), chains(x, module))
-    assert plans.count() >= 1
+    assert plans.count(Depthwise) >= 1
     empty = torch.randn(0, 20, 12, 12)
     torch.testing.assert_close(compiled(empty), module(empty))
 
 
 @pytest.mark.parametrize("biases", [0, 1])
-def test_the_printed_plan_computes_the_same(biases: int, plans: Plans) -> None:
+def test_the_printed_plan_computes_the_same(biases: int, plans: BuiltPlans) -> None:
     inputs = image(32, 9, 14), torch.randn(32, 1, 3, 3), *(torch.randn(32) for _ in range(biases))
 
     def program(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -229,13 +203,13 @@ def test_the_printed_plan_computes_the_same(biases: int, plans: Plans) -> None:
     scope: dict[str, Any] = {"__name__": "printed"}
     exec(output_code(plan, inputs), scope)
     assert_same(scope["call"](inputs)[0], have, tolerance=1e-5)
-    assert plans.count() == 1
+    assert plans.count(Depthwise) == 1
 
 
-def test_trained_convolutions_and_half_precision_stay_with_aten(plans: Plans) -> None:
+def test_trained_convolutions_and_half_precision_stay_with_aten(plans: BuiltPlans) -> None:
     module, x = of_depth(16), image(16, 9, 9)
     with torch.enable_grad():
         torch.testing.assert_close(pycompiler.compile(module, fullgraph=True)(x), module(x))
     half = of_depth(16).bfloat16()
     torch.testing.assert_close(pycompiler.compile(half, fullgraph=True)(x.bfloat16()), half(x.bfloat16()))
-    assert plans.found and plans.count() == 0
+    assert plans.found and plans.count(Depthwise) == 0

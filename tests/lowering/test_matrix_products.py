@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +12,15 @@ from torch import nn
 
 import pycompiler
 from pycompiler import _native, config
-from pycompiler.ir import phases
-from pycompiler.ir.plan import Aten, Plan, Product
+from pycompiler.ir.plan import Aten, Product
 from pycompiler.runtime.output_code import output_code
+from tests.harness.built_plans import BuiltPlans
 from tests.harness.compare import assert_same
 
-pytestmark = pytest.mark.skipif(_native.matrix_product_vectors(1) == 0, reason="this processor has no AVX2")
-
-
-class Plans(phases.Observer):
-    """The plans that are built."""
-
-    def __init__(self) -> None:
-        self.found: list[Plan] = []
-
-    def artefact(self, name: str, value: Any) -> None:
-        if name == "plan":
-            self.found.append(value[0])
-
-    def count(self, kind: type) -> int:
-        return sum(isinstance(step, kind) for plan in self.found for step in plan.steps)
-
-
-@pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
-    made = Plans()
-    monkeypatch.setattr(phases, "observers", [*phases.observers, made])
-    yield made
-
-
-@pytest.fixture(autouse=True)
-def without_gradients() -> Iterator[None]:
-    pycompiler.reset()  # equal graphs of other tests share their plans
-    with torch.no_grad():
-        yield
+pytestmark = [
+    pytest.mark.usefixtures("without_gradients"),
+    pytest.mark.skipif(_native.matrix_product_vectors(1) == 0, reason="this processor has no AVX2"),
+]
 
 
 CHAIN = 256  # as in guards-rs/src/ffi/product.rs
@@ -85,7 +60,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_products_are_by_the_engine(name: str, plans: Plans) -> None:
+def test_products_are_by_the_engine(name: str, plans: BuiltPlans) -> None:
     make, shape, products = MODULES[name]
     model, x = make(), torch.randn(shape)
     compiled = pycompiler.compile(model, fullgraph=True)
@@ -94,7 +69,7 @@ def test_products_are_by_the_engine(name: str, plans: Plans) -> None:
     assert plans.count(Product) == products
 
 
-def test_each_result_is_a_sum_of_chains_of_fused_multiply_adds(plans: Plans) -> None:
+def test_each_result_is_a_sum_of_chains_of_fused_multiply_adds(plans: BuiltPlans) -> None:
     linear = nn.Linear(300, 70, bias=False)
     x = torch.randn(19, 300)
     x[3], x[4, 5], linear.weight[7, 9] = 0.0, float("inf"), float("nan")
@@ -120,7 +95,7 @@ def test_the_bits_of_a_row_depend_on_no_other_row(threads: int) -> None:
     assert torch.equal(whole, chains(x, linear.weight) + linear.bias)
 
 
-def test_a_symbolic_number_of_rows(plans: Plans) -> None:
+def test_a_symbolic_number_of_rows(plans: BuiltPlans) -> None:
     linear = nn.Linear(32, 48)
     compiled = pycompiler.compile(linear, dynamic=True, fullgraph=True)
     for rows in (12, 1, 7, 100, 0):
@@ -140,7 +115,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("outside", [True, False])
-def test_left_matrices_of_any_layout(view: str, outside: bool, plans: Plans) -> None:
+def test_left_matrices_of_any_layout(view: str, outside: bool, plans: BuiltPlans) -> None:
     x = torch.randn(40, 40)
     given = VIEWS[view](x)
     weight = torch.randn(30, given.shape[1])
@@ -153,7 +128,7 @@ def test_left_matrices_of_any_layout(view: str, outside: bool, plans: Plans) -> 
     assert plans.count(Product) == 1
 
 
-def test_right_matrices_of_any_offset_and_stride(plans: Plans) -> None:
+def test_right_matrices_of_any_offset_and_stride(plans: BuiltPlans) -> None:
     whole = torch.randn(50, 90)
     x = torch.randn(10, 60)
     compiled = pycompiler.compile(lambda x, w: x @ w[7:41, 11:71].t(), fullgraph=True)
@@ -175,14 +150,14 @@ OTHERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_products_are_operators_of_aten(name: str, plans: Plans) -> None:
+def test_other_products_are_operators_of_aten(name: str, plans: BuiltPlans) -> None:
     x, w = torch.randn(20, 40), torch.randn(30, 40)
     compiled = pycompiler.compile(OTHERS[name], fullgraph=True)
     assert_same(compiled(x, w), OTHERS[name](x, w), tolerance=1e-4 if name != "half precision" else 1e-2)
     assert (plans.count(Product), plans.count(Aten)) == (0, 1)
 
 
-def test_training_graphs_and_the_knob_keep_aten(plans: Plans) -> None:
+def test_training_graphs_and_the_knob_keep_aten(plans: BuiltPlans) -> None:
     linear, x = nn.Linear(64, 64), torch.randn(20, 64)
     with torch.enable_grad():
         pycompiler.compile(linear)(x).sum().backward()
@@ -192,7 +167,7 @@ def test_training_graphs_and_the_knob_keep_aten(plans: Plans) -> None:
     assert plans.count(Product) == 0 and plans.count(Aten) >= 3
 
 
-def test_reduced_precision_is_atens(plans: Plans) -> None:
+def test_reduced_precision_is_atens(plans: BuiltPlans) -> None:
     linear, x = nn.Linear(64, 64), torch.randn(20, 64)
     before = torch.get_float32_matmul_precision()
     try:
@@ -203,7 +178,7 @@ def test_reduced_precision_is_atens(plans: Plans) -> None:
     assert plans.count(Product) == 0
 
 
-def test_changed_weights_are_read(plans: Plans) -> None:
+def test_changed_weights_are_read(plans: BuiltPlans) -> None:
     """The kernel reads the weight where it is: nothing of an earlier call is kept."""
     linear, x = nn.Linear(64, 64), torch.randn(20, 64)
     compiled = pycompiler.compile(linear)
@@ -249,7 +224,7 @@ def test_operators_whose_fakes_are_wrong() -> None:
         assert_same(compiled(x), (operator(x) @ w.t()).relu(), tolerance=1e-4)
 
 
-def test_printed_products_in_memory_of_another_dtype(tmp_path: Path, plans: Plans) -> None:
+def test_printed_products_in_memory_of_another_dtype(tmp_path: Path, plans: BuiltPlans) -> None:
     def program(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return ((a @ b @ b).float() @ w.t()).relu().sum(1)
 
@@ -268,7 +243,7 @@ NEWER: dict[str, tuple[Any, str, int]] = {
 
 
 @pytest.mark.parametrize("name", NEWER)
-def test_torchs_newer_settings_of_precision(name: str, plans: Plans) -> None:
+def test_torchs_newer_settings_of_precision(name: str, plans: BuiltPlans) -> None:
     """`torch.get_float32_matmul_precision` raises an error once they are set."""
     setting, value, products = NEWER[name]
     linear, before = nn.Linear(64, 64), setting.fp32_precision
