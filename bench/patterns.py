@@ -1,13 +1,15 @@
 """43 kernel patterns beside eager: `python bench/patterns.py [--device cuda] [--dtype bfloat16] [--rows 1024] [--columns 1024]`.
 
-In: a device, a dtype, a size.  Out: one line of JSON, microseconds of eager and of the compiled call by pattern.  The time is
-of one thread on a CPU, and device time on a GPU.  To compare two versions of the package, run each with its own PYTHONPATH, by
-turns, and give the files of lines to `python bench/patterns.py --compare OLD NEW`: the least time of each pattern counts.
+In: a device, a dtype, a size.  Out: one line of JSON, microseconds of eager and of the compiled call by pattern.  With
+`--torch-compile`, its times follow in the line, and a table to read stands before it.  The time is of `--threads` threads on
+a CPU, and device time on a GPU.  To compare two versions of the package, run each with its own PYTHONPATH, by turns, and give
+the files of lines to `python bench/patterns.py --compare OLD NEW`: the least time of each pattern counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import time
@@ -133,25 +135,37 @@ def on_gpu(fn: Callable[[], Any], seconds: float) -> float:
     return float(found) * 1e3
 
 
-def measured(
-    device: str, dtype: torch.dtype, rows: int, columns: int, seconds: float
-) -> dict[str, tuple[float, float]]:
+def measured(chosen: argparse.Namespace) -> dict[str, list[float]]:
+    """Microseconds of eager, of this package and, if chosen, of torch.compile, by pattern."""
     import pycompiler
 
+    device, dtype, seconds = chosen.device, getattr(torch, chosen.dtype), chosen.seconds
+    kinds: list[Callable[[Pattern], Pattern]] = [lambda fn: fn, pycompiler.compile]
+    if chosen.torch_compile:
+        kinds.append(torch.compile)
     generator = torch.Generator().manual_seed(0)
-    args = [torch.randn(rows, columns, generator=generator).to(device, dtype) for _ in range(4)]
+    args = [torch.randn(chosen.rows, chosen.columns, generator=generator).to(device, dtype) for _ in range(4)]
     clock = on_gpu if device == "cuda" else on_cpu
     found = {}
     for table, training in ((PATTERNS, False), (TRAINED, True)):
         for name, fn in table.items():
             pycompiler.reset()
+            torch.compiler.reset()
             with torch.set_grad_enabled(training):
-                compiled, eager = pycompiler.compile(fn), fn
-                if training:
-                    compiled, eager = trained(compiled), trained(fn)
-                times = clock(lambda: eager(*args), seconds), clock(lambda: compiled(*args), seconds)
+                calls = [trained(kind(fn)) if training else kind(fn) for kind in kinds]
+                times = [clock(functools.partial(call, *args), seconds) for call in calls]
             found[f"{name}, trained" if training else name] = times
     return found
+
+
+def print_table(found: dict[str, list[float]]) -> None:
+    """Prints the times beside torch.compile's, the largest ratios first."""
+    print("| pattern | eager, us | torch.compile | ours | ours / torch.compile | ours / eager |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, (eager, ours, peer) in sorted(found.items(), key=lambda row: -row[1][1] / row[1][2]):
+        print(f"| {name} | {eager:.1f} | {peer:.1f} | {ours:.1f} | {ours / peer:.2f} | {ours / eager:.2f} |")
+    to_peer, to_eager = (geomean([times[1] / times[other] for times in found.values()]) for other in (2, 0))
+    print(f"geomean of {len(found)}: ours / torch.compile {to_peer:.3f}, ours / eager {to_eager:.3f}")
 
 
 def least(path: Path) -> dict[str, list[float]]:
@@ -190,14 +204,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1024)
     parser.add_argument("--columns", type=int, default=1024)
     parser.add_argument("--seconds", type=float, default=0.1, help="time for each measurement")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the CPU")
+    parser.add_argument("--torch-compile", action="store_true", help="measure torch.compile too, and print a table")
     parser.add_argument("--compare", nargs=2, type=Path, help="two files of lines")
     chosen = parser.parse_args()
     if chosen.compare:
         compare(*chosen.compare)
         return
-    torch.set_num_threads(1)
-    dtype = getattr(torch, chosen.dtype)
-    print(json.dumps(measured(chosen.device, dtype, chosen.rows, chosen.columns, chosen.seconds)))
+    torch.set_num_threads(chosen.threads)
+    found = measured(chosen)
+    if chosen.torch_compile:
+        print_table(found)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
