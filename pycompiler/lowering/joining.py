@@ -1,6 +1,6 @@
 """Joining, padding and rearranging: cat, stack, pad, slice_scatter, flip, roll, repeat.
 
-In: values.  Out: for cat one Loop per part, each filling its slice of one buffer; otherwise one Loop with masked loads.
+In: values.  Out: one Loop with masked loads; for most cats one Loop per part, each filling its slice of one buffer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.elementwise import stored
 from pycompiler.lowering.graph import Lowering, loop_space
 from pycompiler.lowering.partial_updates import updated
+from pycompiler.lowering.readers import is_pointwise, readers
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, mapped, normal_dim, to_exprs
 from pycompiler.lowering.views import slice_of, wrapped
@@ -23,10 +24,38 @@ from pycompiler.symbolic.expr import ZERO, Expr
 
 aten = torch.ops.aten
 
+MASKED = frozenset({"cuda"})  # devices on which one loop chooses among the parts of a cat
+MOST_MASKED = 4  # parts of such a cat
+
 
 @lowering(aten.cat.default)
 def cat(low: Lowering, tensors: Sequence[Value], dim: int = 0) -> Value:
-    return fill_parts(low, tensors, normal_dim(dim, low.fake.dim()))
+    d = normal_dim(dim, low.fake.dim())
+    parts = [v for v in tensors if all(n != 0 for n in v.shape)]
+    if low.fake.device.type in MASKED and 1 < len(parts) <= MOST_MASKED and all(map(is_pointwise, readers(low.node))):
+        return _masked_parts(low, parts, d)
+    return fill_parts(low, tensors, d)
+
+
+def _masked_parts(low: Lowering, parts: Sequence[Value], dim: int) -> Value:
+    """The parts one after the other along `dim`, as one Loop that chooses a part for each element.
+
+    For the pointwise readers of a GPU, scheduling puts the choice into their kernels, so the joined value is no memory.
+    On a CPU the choice costs each element a branch, and a loop per part is faster.
+    """
+    parts = [v if v.number is not None else low.realised(v) for v in parts]
+    buffer = low.buffer_for(low.fake, like=parts)
+
+    def emit(body: BodyBuilder, index: list[Expr]) -> Val:
+        found, end = body.const(0, buffer.dtype), buffer.shape[dim]
+        for k in reversed(range(len(parts))):
+            part, start = parts[k], end - parts[k].shape[dim] if k else ZERO
+            mask = inside(body, index[dim], start, end, buffer.shape[dim])
+            at = [i - start if d == dim else i for d, i in enumerate(index)]
+            found, end = masked_load(low, part, body, at, mask, found), start
+        return found
+
+    return low.pointwise(emit, buffer)
 
 
 def fill_parts(low: Lowering, parts: Sequence[Value], dim: int) -> Value:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import fx
 
 from pycompiler.lowering.registry import LOWERINGS
@@ -39,3 +40,12 @@ def source(node: fx.Node) -> fx.Node:
 def is_loop(node: fx.Node) -> bool:
     """Whether a node that is not a view becomes loops.  Large products of matrices do not."""
     return node.target in LOWERINGS and not facts_of(node.target).product
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether a node computes each element from one place of its operands, by a loop."""
+    target = node.target
+    tags = target.tags if isinstance(target, torch._ops.OpOverload) else ()
+    return is_loop(node) and (
+        torch.Tag.pointwise in tags or target in (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
+    )

@@ -31,8 +31,9 @@ def test_this_machine() -> None:
 
 
 def test_limits_of_a_gpu_follow_from_its_registers_and_multiprocessors() -> None:
-    assert (H200.held, H200.chunk, H200.tile, H200.flat, H200.programs) == (16384, 4096, 2048, 1024, 512)
-    assert dataclasses.replace(H200, processors=40).programs == 128
+    assert (H200.held, H200.chunk, H200.tile, H200.flat) == (16384, 4096, 2048, 1024)
+    assert (H200.programs, H200.row_programs) == (1024, 512)
+    assert dataclasses.replace(H200, processors=40).programs == 256
 
 
 def test_a_gpu_that_is_not_here_has_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pycompiler.ir.target import Target
 from pycompiler.symbolic.expr import Expr
 
 UNKNOWN = 1 << 20  # points of a space without hints
+COLUMNS = 64  # of a tile that folds over rows: in half precision, each of its rows is a line of the cache
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def _columns(stages: Sequence[Stage], inner: list[Dim]) -> set[str]:
 def _accumulate(nest: Nest, outer: list[Dim], inner: list[Dim], target: Target) -> Tiles:
     folds = [s for s in nest.stages if s.role == "accumulate"]
     roles = {s.role for s in nest.stages}
+    programs = target.programs
     if "column" in roles:
         raise Unsupported("column folds and folds over outer dimensions in one kernel")
     if "reduce" in roles:
@@ -131,14 +133,14 @@ def _accumulate(nest: Nest, outer: list[Dim], inner: list[Dim], target: Target) 
             if any(columns & {v for v, _ in space_of(s.loop)} for s in folds):
                 raise Unsupported(f"folds over rows of {points(inner)} elements and over their columns in one kernel")
             return Tiles(outer, inner, 1, target.chunk, walked=True)
-        xblock, rblock, blocked = max(1, target.tile // width), width, False
+        xblock, rblock, blocked, programs = max(1, target.tile // width), width, False, target.row_programs
     elif all(not s.loop.vars for s in folds) and "row" not in roles:
         outer, inner = outer + inner, []
         xblock, rblock, blocked = min(target.flat, power_of_two(estimated_points(outer))), 1, False
     else:
-        rblock = min(128, power_of_two(estimated_points(inner)))
+        rblock = min(COLUMNS, power_of_two(estimated_points(inner)))
         xblock, blocked = max(1, target.tile // rblock), True
     xblock = max(1, min(xblock, power_of_two(estimated_points(outer))))
     blocks = -(-estimated_points(inner) // rblock) if blocked else 1
-    steps = ceiling(ceiling(points(outer), Expr.of(xblock)), Expr.of(max(1, target.programs // max(blocks, 1))))
+    steps = ceiling(ceiling(points(outer), Expr.of(xblock)), Expr.of(max(1, programs // max(blocks, 1))))
     return Tiles(outer, inner, xblock, rblock, tiles=Expr.max(steps, Expr.of(1)), blocked=blocked)
