@@ -10,7 +10,7 @@ Files in reading order:
 - recorder.py: the dispatch mode that records operators; views.py: views in a functional graph
 - decompositions.py, decomp/: decompositions of ATen operators
 - joint.py: the joint graph of forward and backward, and data about it
-- channels_last.py: the layout of images, one choice for all convolutions of a joint graph
+- layout.py: the layout of images and of products in memory, one choice for a whole joint graph
 - late_waits.py: waits for collectives at their first readers
 - partition.py, recompute.py, maxflow.py: the cut into forward and backward graph
 - missing_tangents.py: backward graphs for some of the tangents
@@ -25,9 +25,9 @@ Files in reading order:
 - unsupported.py: the error for graphs that must run eagerly
 """
 
-from pycompiler.autograd.channels_last import lay_channels_last
 from pycompiler.autograd.compile import aot_eager, compile_joint
+from pycompiler.autograd.layout import lay_out
 from pycompiler.autograd.subclasses.compile import compile_wrappers, has_wrappers
 from pycompiler.autograd.unsupported import AutogradUnsupported
 
-__all__ = ["AutogradUnsupported", "aot_eager", "compile_joint", "compile_wrappers", "has_wrappers", "lay_channels_last"]
+__all__ = ["AutogradUnsupported", "aot_eager", "compile_joint", "compile_wrappers", "has_wrappers", "lay_out"]

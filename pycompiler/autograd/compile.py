@@ -64,7 +64,7 @@ def compile_joint(
     the forward graph, not by a wrapper around it, so that a compiler can fuse the write.
     `ahead`: the backward for gradients of all outputs is compiled now, not at its first call.
     `buckets`: limits of DDP's buckets in bytes: the backward has stages, which give the gradients of one bucket each.
-    `layout`: a pass over the joint graph that chooses strides for intermediate results (`channels_last.py`).
+    `layout`: a pass over the joint graph that chooses strides for intermediate results (`layout.py`).
     Raises `AutogradUnsupported` for graphs that must run eagerly; an error of eager itself propagates unchanged.
     """
     for node in gm.graph.nodes:

@@ -97,6 +97,12 @@ def padded_sizes(node: fx.Node) -> Sizes | None:
     return (m, n, k) if pays(size, result.numel() * depth, touched * size, copied * size) else None
 
 
+def padded_columns(node: fx.Node) -> int | None:
+    """The number of columns to which a product's result is padded; None if it has its own columns."""
+    sizes, columns = padded_sizes(node), node.meta["val"].shape[-1]
+    return None if sizes is None or sizes[1] == columns else sizes[1]
+
+
 def _matrices(node: Any) -> tuple[fx.Node, fx.Node]:
     left, right = node.args[1:3] if node.target is aten.addmm.default else node.args[:2]
     return left, right

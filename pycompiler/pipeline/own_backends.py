@@ -19,6 +19,7 @@ from pycompiler.ir.generated_source import drop_source_when_freed, forward_of, r
 from pycompiler.ir.guards import UserFrame, own_frame
 from pycompiler.ir.phases import phase
 from pycompiler.logs import artifact, follow_torch, stage, step
+from pycompiler.lowering.matmul_padding import padded_columns
 from pycompiler.pipeline import region_parts
 from pycompiler.pipeline.compile_environment import RESTING_COLLECTOR, own_knobs
 from pycompiler.progress import compiling, current_name
@@ -186,13 +187,17 @@ def joint(
                 partition=partition,
                 activation_memory_budget=config.activation_memory_budget,
                 ahead=background.inside(),
-                layout=autograd.lay_channels_last
-                if config.layout_optimization and compiler is not run_uncompiled
-                else None,
+                layout=None if compiler is run_uncompiled else layout(),
                 buckets=buckets(gm),
             )
     except autograd.AutogradUnsupported as e:
         return left_eager(gm, str(e), e.user)
+
+
+def layout() -> Callable[[Any], None]:
+    """The pass over a joint graph that chooses the strides of intermediate results, as the settings have it."""
+    pads = partial(autograd.lay_out, columns=padded_columns)
+    return pads if config.layout_optimization else partial(pads, rule=lambda _: False)
 
 
 def compile_part(

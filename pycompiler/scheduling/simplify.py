@@ -22,6 +22,7 @@ from pycompiler.scheduling.iteration_space import fresh_var, rewrite
 from pycompiler.scheduling.stores import begun, candidates, readers_first
 from pycompiler.scheduling.two_passes import TWO_PASSES
 from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import likely_product
 
 CHEAP_USES = 4
 
@@ -164,18 +165,25 @@ def _repeat_for_few(graph: BufferGraph, nodes: dict[int, Node], readers: dict[st
                 readers[read].add(u)
 
 
+def _is_small(graph: BufferGraph, name: str, points: int | None) -> bool:
+    """Whether a loop over so many points reads each element of a buffer again and again, so that it is in a cache."""
+    elements = likely_product(graph.buffers[name].shape)
+    return points is not None and elements is not None and elements * FEW <= points
+
+
 def _inlined(graph: BufferGraph, producer: Loop, name: str, users: list[Node]) -> list[Loop] | None:
     loops = [u for u in users if isinstance(u, Loop)]
     if len(loops) != len(users) or any(u.init == name or graph.is_alone(u) for u in loops):
         return None
-    work, sources = cost(producer), len({b for b, _ in loads(producer)})
     points = hinted_points(space_of(producer))
+    work, sources = cost(producer), {b for b, _ in loads(producer)}
+    few = len(sources) <= 1 or (graph.target.kind != "cpu" and all(_is_small(graph, b, points) for b in sources))
     sites = [(u, [i for b, i in loads(u) if b == name]) for u in loops]
     repeats = sum(len(set(found)) for _, found in sites)
     spread = any(
         points is None or (hinted_points(space_of(u)) or 0) > points for u in loops
     )  # each value is needed many times
-    if (sources == 0 and work <= CHEAP) or (work <= CHEAP and sources <= 1 and repeats <= CHEAP_USES):
+    if work <= CHEAP and (not sources or (few and repeats <= CHEAP_USES)):
         pass
     elif repeats > 1 or spread:
         return None

@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import pycompiler
-from pycompiler.autograd import channels_last
-from pycompiler.autograd.channels_last import CONVOLUTIONS, is_of_images, lay_channels_last, prefers_channels_last
+from pycompiler.autograd import layout
 from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.joint import Joint
+from pycompiler.autograd.layout import CONVOLUTIONS, is_of_images, lay_out, prefers_channels_last
 from pycompiler.autograd.partition import partition
 from pycompiler.autograd.trace import trace_joint
 from pycompiler.ir import phases
@@ -89,7 +89,7 @@ def run_strides(graph: fx.Graph) -> None:
 def test_no_conversion_lies_between_convolutions() -> None:
     joint = joint_of(Block(), torch.randn(2, 3, 16, 16))
     before = [strides(nodes) for nodes in (joint.fresh, joint.grads, [n for _, n in joint.stores])]
-    lay_channels_last(joint, is_of_images)
+    lay_out(joint, is_of_images)
     assert [strides(nodes) for nodes in (joint.fresh, joint.grads, [n for _, n in joint.stores])] == before
     joint.graph.lint()
     calls = [n for n in joint.graph.nodes if n.target in CONVOLUTIONS]
@@ -107,7 +107,7 @@ def test_no_conversion_lies_between_convolutions() -> None:
 
 def test_an_image_is_converted_once_for_each_part() -> None:
     joint = joint_of(Block(), torch.randn(2, 3, 16, 16))
-    lay_channels_last(joint, is_of_images)
+    lay_out(joint, is_of_images)
     found = conversions(joint.graph)
     assert len({(n.args[0], n.kwargs["memory_format"], "gradient" in n.meta) for n in found}) == len(found)
     part = partition(joint)
@@ -122,7 +122,7 @@ def test_channels_last_weights_need_no_conversion() -> None:
     module = Block().to(memory_format=torch.channels_last)
     joint = joint_of(module, torch.randn(2, 3, 16, 16).contiguous(memory_format=torch.channels_last))
     before = strides(joint.grads)
-    lay_channels_last(joint, is_of_images)
+    lay_out(joint, is_of_images)
     assert not [n for n in conversions(joint.graph) if n.args[0].op == "placeholder"]
     assert strides(joint.grads) == before
 
@@ -130,8 +130,8 @@ def test_channels_last_weights_need_no_conversion() -> None:
 def test_a_graph_without_chosen_convolutions_stays() -> None:
     joint = joint_of(Block(), torch.randn(2, 3, 16, 16))
     before = str(joint.graph)
-    lay_channels_last(joint)  # on the CPU
-    lay_channels_last(joint, lambda n: False)
+    lay_out(joint)  # on the CPU
+    lay_out(joint, lambda n: False)
     assert str(joint.graph) == before
 
 
@@ -172,7 +172,7 @@ def test_a_graph_of_a_gpu() -> None:
     with mode:
         examples = [torch.empty_strided(v.shape, v.stride(), dtype=torch.bfloat16, device="cuda") for v in values]
     joint = trace_joint(gm, examples, mode, default_decompositions(), True)
-    lay_channels_last(joint)
+    lay_out(joint)
     calls = [n for n in joint.graph.nodes if n.target in CONVOLUTIONS]
     assert len(calls) == 3
     assert all(is_last(n.meta["val"]) for n in calls)
@@ -187,16 +187,16 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """All convolutions of images on the CPU are chosen; a list of the number of conversions of each graph."""
     pycompiler.reset()
     found: list[int] = []
-    original = channels_last.lay_channels_last
+    original = layout.lay_out
 
-    def lay(joint: Joint) -> None:
+    def chosen(node: fx.Node) -> bool:
+        return is_of_images(node) and layout._groups(node) == 1
+
+    def lay(joint: Joint, rule: Callable[[fx.Node], bool] = chosen, **_: Any) -> None:
         original(joint, rule)
         found.append(len(conversions(joint.graph)))
 
-    def rule(node: fx.Node) -> bool:
-        return is_of_images(node) and channels_last._groups(node) == 1
-
-    monkeypatch.setattr(pycompiler.autograd, "lay_channels_last", lay)
+    monkeypatch.setattr(pycompiler.autograd, "lay_out", lay)
     yield found
     pycompiler.reset()
 
@@ -482,16 +482,16 @@ def test_the_layout_of_a_returned_image_is_checked(monkeypatch: pytest.MonkeyPat
 
 def test_the_knob(monkeypatch: pytest.MonkeyPatch) -> None:
     pycompiler.reset()
-    found: list[Joint] = []
-    monkeypatch.setattr(pycompiler.autograd, "lay_channels_last", found.append)
+    found: list[bool] = []  # for each graph, whether the rule is that of convolutions
+    monkeypatch.setattr(pycompiler.autograd, "lay_out", lambda joint, **rules: found.append("rule" not in rules))
     module, x = Net(), torch.randn(2, 4, 8, 6)
     with pycompiler.config.patch(layout_optimization=False):
         pycompiler.compile(lambda x: module.a(x), fullgraph=True)(x)
-    assert not found
+    assert found == [False]
     pycompiler.compile(lambda x: module.a(x).sin(), fullgraph=True, backend="aot_eager")(x)
-    assert not found
+    assert found == [False]
     pycompiler.compile(lambda x: module.a(x).cos(), fullgraph=True)(x)
-    assert len(found) == 1
+    assert found == [False, True]
 
 
 @pytest.mark.gpu

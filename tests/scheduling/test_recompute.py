@@ -86,6 +86,21 @@ def test_a_value_of_much_arithmetic_is_stored() -> None:
     assert stored(made(much, half(), torch.randn(64))) == 1
 
 
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_value_of_small_sources_is_not_stored_on_a_gpu(on_gpu: bool) -> None:
+    """The gradient of a loss: one number in each row, which the sum of the row and the result need."""
+
+    def gradient(x: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        there = (torch.arange(x.shape[-1]) == labels[..., None]) & (labels[..., None] != 3)
+        chosen = torch.where(there, scale, 0.0)
+        return chosen - x * chosen.sum(-1, keepdim=True)
+
+    found = made(gradient, torch.randn(SHAPE), torch.randint(0, 64, SHAPE[:2]), torch.randn(()), on_gpu=on_gpu)
+    assert len(found.kernels) == 1
+    text = str(found)
+    assert text.count("where") == (2 if on_gpu else 1)
+
+
 def test_a_value_that_a_reader_needs_many_times_is_stored() -> None:
     def distances(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return (x.sigmoid()[:, None] - y[None]).square().sum(-1)

@@ -1,7 +1,7 @@
-"""Channels last for the convolutions of a whole graph, forward and backward together.
+"""The layout of intermediate results in memory, chosen for a whole graph, forward and backward together.
 
 In: a `Joint` before its partition.  Out: the same joint graph, in which chosen convolutions read and return images that
-are channels last, and the nodes between them keep that layout.
+are channels last, chosen products have wider rows, and the nodes between them keep that layout.
 
 Example: for ``relu(conv(x))`` of contiguous tensors, the graph becomes
 
@@ -12,6 +12,13 @@ Example: for ``relu(conv(x))`` of contiguous tensors, the graph becomes
 
 cuDNN's fast kernels for half precision and TF32 read channels last.  Given contiguous images, each convolution converts
 its operands and its result.
+
+A product whose rows have an unaligned length, as GPT-2's logits of 50,257 columns, becomes
+
+    wide = mm(x, constant_pad_nd(weight, ...))
+    logits = slice(wide, -1, 0, 50257)
+
+so loops read aligned rows, in the backward too; cuBLAS has no fast kernel for the product as it was.
 
 Rules:
 
@@ -38,7 +45,7 @@ from torch._ops import OpOverload
 
 from pycompiler.autograd.joint import Joint, drop_dead
 from pycompiler.autograd.recorder import same_places
-from pycompiler.autograd.views import is_view_op, view_root
+from pycompiler.autograd.views import is_view_op, view_parent
 from pycompiler.operators.operator_facts import TORCHS, facts_of
 from pycompiler.operators.symbolic_shape_rules import channels_last, is_one, packed, same
 from pycompiler.symbolic.symbols import Specialise
@@ -48,10 +55,15 @@ aten = torch.ops.aten
 CONVOLUTIONS: Mapping[Any, int] = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 """Operator -> the number of images among its arguments; the weight follows them."""
 
+ZEROS = aten.constant_pad_nd.default
+
 _HALF = (torch.bfloat16, torch.float16)
 AMPERE = (8, 0)  # the first compute capability with TF32
 
+PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default)
+
 Rule = Callable[[fx.Node], bool]
+Columns = Callable[[fx.Node], int | None]
 
 
 def prefers_channels_last(node: fx.Node) -> bool:
@@ -96,13 +108,18 @@ def _uses_tf32(device: torch.device) -> bool:
         return torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined, no-any-return]
 
 
-def lay_channels_last(joint: Joint, rule: Rule | None = None) -> None:
-    """Rewrite `joint` in place; see the module docstring.  `rule` chooses convolutions and gradients of convolutions."""
-    rule = rule or prefers_channels_last
-    chosen = {n for n in joint.graph.nodes if n.target in CONVOLUTIONS and rule(n)}
-    if chosen:
+def lay_out(joint: Joint, rule: Rule = prefers_channels_last, columns: Columns = lambda _: None) -> None:
+    """Rewrite `joint` in place; see the module docstring.
+
+    - rule: whether a convolution, or gradient of one, is chosen
+    - columns: the number of columns to which the result of a product is padded, or None
+    """
+    nodes = joint.graph.nodes
+    chosen = {n for n in nodes if n.target in CONVOLUTIONS and rule(n)}
+    padded = {n: wide for n in nodes if n.target in PRODUCTS and (wide := columns(n)) is not None}
+    if chosen or padded:
         with torch.no_grad(), torch._C._DisableAutocast():
-            _Pass(joint, chosen).run()
+            _Pass(joint, chosen, padded).run()
 
 
 class _Pass:
@@ -110,14 +127,15 @@ class _Pass:
 
     - traced: each node with other strides than in the trace, and its value in the trace
     - copies: conversions, by node, layout and place (see `_place`)
+    - padded: products, and the columns of their wider results; each node becomes the view of its own columns
     - visible: the nodes that own the memory of the caller's outputs
     """
 
-    def __init__(self, joint: Joint, chosen: set[fx.Node]) -> None:
-        self.joint, self.graph, self.chosen = joint, joint.graph, chosen
+    def __init__(self, joint: Joint, chosen: set[fx.Node], padded: Mapping[fx.Node, int]) -> None:
+        self.joint, self.graph, self.chosen, self.padded = joint, joint.graph, chosen, padded
         self.traced: dict[fx.Node, Any] = {}
         self.copies: dict[tuple[Any, ...], fx.Node] = {}
-        self.visible = {view_root(n) for n in joint.fresh}
+        self.visible = {self.root(n) for n in joint.fresh}
 
     def run(self) -> None:
         for node in [*self.graph.nodes]:
@@ -139,7 +157,7 @@ class _Pass:
         """A gradient with the strides of the trace: a view if these differ in dimensions of one element only, as for a
         weight of one window."""
         old, value = self.traced.get(node), node.meta["val"]
-        if old is None or _is_view(node) or not (_is_static(old) and same_places(old, value)):
+        if old is None or self.is_view(node) or not (_is_static(old) and same_places(old, value)):
             return self.as_traced(node, node.meta)
         view = self.graph.call_function(aten.as_strided.default, (node, list(old.shape), list(old.stride())))
         view.meta = {**_meta(node, node.meta), "val": old}
@@ -150,12 +168,12 @@ class _Pass:
         with self.graph.inserting_before(node):
             if "gradient" in node.meta:
                 for a in node.all_input_nodes:
-                    if view_root(a) in self.visible:
+                    if self.root(a) in self.visible:
                         node.replace_input_with(
                             a, self.as_traced(a, {})
                         )  # the node that the graph returns, or a view of it
             given = node.args
-            step = self.convolve if node.target in CONVOLUTIONS else self.carry
+            step = self.pad if node in self.padded else self.convolve if node.target in CONVOLUTIONS else self.carry
             if not step(node):
                 node.args = given
                 for a in self.changed(node):
@@ -163,6 +181,43 @@ class _Pass:
 
     def changed(self, node: fx.Node) -> list[fx.Node]:
         return [a for a in node.all_input_nodes if a in self.traced]
+
+    def pad(self, node: fx.Node) -> bool:
+        """Turn a product into the first columns of a wider one, whose right operand, and bias, has zeros behind its columns."""
+        old, wide = node.meta["val"], self.padded[node]
+        for a in self.changed(node):
+            node.replace_input_with(a, self.as_traced(a, node.meta))
+        *bias, left, right = node.args
+        more = wide - old.shape[-1]
+        operands = [b if b.meta["val"].shape[-1:] == (1,) else self.call(node, ZEROS, b, [0, more]) for b in bias]  # type: ignore[union-attr]
+        y: Any = right.meta["val"]  # type: ignore[union-attr]
+        if y.stride(-1) == 1:
+            right = self.call(node, ZEROS, right, [0, more])
+        else:  # the order in memory stays
+            swapped = [*range(y.dim() - 2), y.dim() - 1, y.dim() - 2]
+            rows = self.call(node, ZEROS, self.call(node, aten.permute.default, right, swapped), [0, 0, 0, more])
+            right = self.call(node, aten.permute.default, rows, swapped)
+        product = self.call(node, node.target, *operands, left, right, **node.kwargs)
+        node.target, node.args, node.kwargs = aten.slice.Tensor, (product, -1, 0, old.shape[-1]), {}
+        self.traced[node], node.meta["val"] = old, self.value(node)
+        return True
+
+    def call(self, place: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """A new node with the meta of `place`."""
+        made = self.graph.call_function(target, args, kwargs)
+        made.meta = dict(place.meta)
+        made.meta["val"] = self.value(made)
+        return made
+
+    def is_view(self, node: fx.Node) -> bool:
+        """Whether the node is a view in the program."""
+        return node not in self.padded and _is_view(node)
+
+    def root(self, node: fx.Node) -> fx.Node:
+        """The node that owns the memory in the program."""
+        while node not in self.padded and (parent := view_parent(node)) is not None:
+            node = parent[0]
+        return node
 
     def convolve(self, node: fx.Node) -> bool:
         """Whether the node now returns images that are channels last.
@@ -231,10 +286,10 @@ class _Pass:
 
     def as_traced(self, a: fx.Node, place: Mapping[str, Any]) -> fx.Node:
         """`a` with the strides of the trace, for a reader with the meta `place`."""
-        if a not in self.traced and (not _is_view(a) or view_root(a) not in self.traced):
+        if a not in self.traced and (not self.is_view(a) or self.root(a) not in self.traced):
             return a
         old = self.traced.get(a, a.meta["val"])
-        if _is_view(a):
+        if self.is_view(a):
             key = (a, "traced", *_place(place))
             if key not in self.copies:
                 copy = self.graph.node_copy(a, lambda n: self.as_traced(n, place))
