@@ -28,6 +28,7 @@ from pycompiler.symbolic.expr import Expr
 
 SCATTER_ADD = (torch.float32, torch.float64, torch.int32, torch.int64)
 WIDE = 2**30  # from here positions are 64-bit numbers, since the last tiles extend beyond the last element
+VECTOR = 16  # elements; masks that end at its multiples leave loads as wide as they are
 MOST_BLOCKS = 65535  # programs along the second axis of a grid
 
 
@@ -164,10 +165,11 @@ class NestWriter:
             self.emit(f"xmask = x < {self.size(t.xnumel)}")
         self.split(t.outer, "x")
 
-    def columns(self, text: str) -> None:
+    def columns(self, text: str, *, inside: bool = False) -> None:
+        """The variables along r; `inside`: all of them are known to lie in the space."""
         t = self.tiles
         self.emit(f"r = {text}")
-        self.exact_r = t.rnumel % t.rblock == 0
+        self.exact_r = inside or t.rnumel % t.rblock == 0
         if not self.exact_r:
             self.emit(f"rmask = r < {self.size(t.rnumel)}")
         self.split(t.inner, "r")
@@ -195,16 +197,35 @@ class NestWriter:
                 continue
             folds = [s for s in walk if s.loop.reduction is not None]
             states = {id(s): self.start(self.fold_of(s), f"acc{level}_{k}") for k, s in enumerate(folds)}
-            held, known = dict(self.held), dict(self.known)
-            self.emit(f"for chunk in range(0, {self.size(self.tiles.rnumel)}, RBLOCK):")
-            self.depth += 1
-            self.columns("chunk + tl.arange(0, RBLOCK)[None, :]" + (".to(tl.int64)" if self.wide else ""))
-            self.stages(walk, states)
-            self.depth -= 1
-            self.held, self.known = held, known
+            self.walk(walk, states)
             for s in folds:
                 fold = self.fold_of(s)
                 self.deliver(s, fold.results(self.collapse(fold, states[id(s)], 1)), True, False)
+
+    def walk(self, stages: Sequence[Stage], states: Mapping[int, list[str]]) -> None:
+        """One walk along the row, in chunks.
+
+        If the row's length is no multiple of a vector, only the last chunk has a mask: Triton loads single elements
+        under a mask that ends within a vector.
+        """
+        length, chunk = self.tiles.rnumel, self.tiles.rblock
+        whole = length.as_int() // chunk * chunk if length.is_const and length.as_int() % VECTOR else 0
+        if whole:
+            self.chunk(f"for chunk in range(0, {whole}, RBLOCK):", stages, states, inside=True)
+            self.chunk(f"for chunk in range({whole}, {length}, RBLOCK):", stages, states)
+        else:
+            self.chunk(f"for chunk in range(0, {self.size(length)}, RBLOCK):", stages, states)
+
+    def chunk(
+        self, head: str, stages: Sequence[Stage], states: Mapping[int, list[str]], *, inside: bool = False
+    ) -> None:
+        held, known = dict(self.held), dict(self.known)
+        self.emit(head)
+        self.depth += 1
+        self.columns("chunk + tl.arange(0, RBLOCK)[None, :]" + (".to(tl.int64)" if self.wide else ""), inside=inside)
+        self.stages(stages, states)
+        self.depth -= 1
+        self.held, self.known = held, known
 
     # stages ---------------------------------------------------------------------------------------------------
     def stages(self, stages: Sequence[Stage], states: Mapping[int, list[str]] | None = None) -> None:
