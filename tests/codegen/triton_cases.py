@@ -113,6 +113,8 @@ CASES: dict[str, Case] = {
     "softmax": (lambda x: torch.softmax(x, -1), [r(33, 65)]),
     "softmax_bf16": (lambda x: torch.softmax(x, -1), [b(33, 128)]),
     "softmax_columns": (lambda x: torch.softmax(x, 1), [r(3, 7, 19)]),
+    "softmax_odd": (lambda x: (torch.softmax(x, -1), x.sum(-1), x + 1), [r(2, 20001)]),
+    "cross_entropy_odd": (cross_entropy_gradients, [r(3, 20001), integers(65, 3)]),
     "softmax_long": (lambda x: torch.softmax(x, -1), [r(2, 20000)]),
     "layer_norm": (lambda x, w, c: F.layer_norm(x, (65,), w, c), [r(33, 65), r(65), r(65)]),
     "layer_norm_long": (lambda x, w: F.layer_norm(x, (20000,), w), [r(2, 20000), r(20000)]),

@@ -26,7 +26,7 @@ const NEVER: usize = usize::MAX;
 const MOST_SLOTS: usize = 1 << 24;
 /// A larger buffer (in bytes) of a GPU is a tensor.  Its kernel takes longer than an allocation, and it is better to
 /// free its memory at once.
-const LARGE: usize = 16 << 20;
+const LARGE: usize = 8 << 20;
 /// GPU buffers start at multiples of this, as in torch's allocator.
 const DEVICE_ALIGN: usize = 256;
 

@@ -19,7 +19,7 @@ use crate::ffi::cuda::{self, Function, OwnedGraph};
 /// Fewer launches are started one by one.
 const FEW: usize = 2;
 /// A batch that keeps more bytes from being freed is started.
-const MOST_HELD: i64 = 64 << 20;
+const MOST_HELD: i64 = 32 << 20;
 /// Recordings of one batch, for addresses that take turns.
 const RECORDINGS: usize = 4;
 /// Calls whose arguments are remembered.
