@@ -63,16 +63,19 @@ class ScalarCell:
     created from a constant.
     """
 
-    fake: torch.Tensor
+    tensor: Tensor
     version: int
     now: Real | float | None
-    given: Tensor | None = None
     writes: int = 0
+
+    @property
+    def given(self) -> Tensor | None:
+        return self.tensor if self.tensor.exists else None
 
     @property
     def is_followed(self) -> bool:
         """Whether there were no other writes."""
-        return self.fake._version == self.version + self.writes
+        return self.tensor.version == self.version + self.writes
 
 
 @dataclass(frozen=True)
@@ -245,7 +248,7 @@ class ScalarReads:
         if value is None:
             value = node.args[0] if len(node.args) == 1 else None
         if "out" not in node.kwargs and _holds_number(fake) and (type(value) is float or _is_small(value)):
-            self._add(ScalarCell(fake, 0, _rounded(float(value), fake.dtype)))
+            self._add(fake, ScalarCell(self.cx.graph.by_fake[id(fake)], 0, _rounded(float(value), fake.dtype)))
 
     def _note_computed(self, node: fx.Node) -> None:
         operands = [self._operand(a) for a in node.args]
@@ -294,11 +297,11 @@ class ScalarReads:
         if at is None or graph.inputs[at].fake is not fake or not _is_plain(graph.inputs[at]):
             return None
         start = None if memory_of(fake) in self._places else X
-        return self._add(ScalarCell(fake, graph.versions[at], start, graph.inputs[at]))
+        return self._add(fake, ScalarCell(graph.inputs[at], graph.versions[at], start))
 
-    def _add(self, cell: ScalarCell) -> ScalarCell:
-        self.cells[id(cell.fake)] = cell
-        self._lying.setdefault(memory_of(cell.fake), []).append(cell)
+    def _add(self, fake: torch.Tensor, cell: ScalarCell) -> ScalarCell:
+        self.cells[id(fake)] = cell
+        self._lying.setdefault(memory_of(fake), []).append(cell)
         return cell
 
     # numbers --------------------------------------------------------------------------------------------------
@@ -411,7 +414,7 @@ def _rounded(value: Real | float, dtype: torch.dtype) -> Real | float | None:
 
 def _plus(cell: ScalarCell, more: Any) -> Real | float | None:
     """The sum after an in-place addition, in the tensor's precision."""
-    dtype = cell.fake.dtype
+    dtype = cell.tensor.dtype
     if (
         cell.now is None
         or not (type(more) is float or _is_small(more))

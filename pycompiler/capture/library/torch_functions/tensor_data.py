@@ -67,7 +67,7 @@ def _swap_data(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., A
         cx.graph.give_way(tensor)
     with cx.fake_mode, torch.no_grad():
         take(tensor.fake, given.fake, 0)
-    writes = cx.graph.replaced.setdefault(tensor, AliasWrites(tensor.fake, tensor.exists, cx.step()))
+    writes = cx.graph.replaced.setdefault(tensor, AliasWrites(tensor, cx.step()))
     count = Const(0 if tensor.exists else tensor.version)
     writes.take(alias.node, count)
     if tensor.exists:
@@ -86,7 +86,7 @@ def check(cx: Capture, outputs: list[Tensor]) -> None:
     """
     for tensor, writes in cx.graph.replaced.items():
         for out in outputs if writes.exists else ():
-            if out.fake is not writes.fake and writes.shares(out.fake) and writes.is_of_alias(out.node):
+            if out.fake is not tensor.fake and writes.shares(out.fake) and writes.is_of_alias(out.node):
                 raise Break(
                     "tensor-attribute-store", "Tensor.data of a tensor of which a view leaves the graph", writes.made_at
                 )
