@@ -31,7 +31,6 @@ from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.symbolic_numbers import Symbolic, is_unbacked
 from pycompiler.capture.values.tensor import GraphOnly, Tensor
 from pycompiler.ir.source import Source
-from pycompiler.operators.kernel_type_checks import memory_of
 from pycompiler.symbolic.number_nodes import symbol_of
 from pycompiler.torch_compat import torch_state
 from pycompiler.torch_compat.fake_mode import Layout, is_inference
@@ -75,6 +74,7 @@ class Tracer(GraphBuilder):
         self._own: list[fx.Node] = []  # placeholders of the function's own arguments
         self._lifted: dict[fx.Node, Lifted] = {}  # placeholder → its outer value
         self._lift: dict[object, fx.Node] = {}  # outer node, symbol or generator (`key_of_lifted`) → placeholder
+        self.begun = self.facts.mark()
         self.once = levels and not later  # whether the function is called as often as in eager mode
 
     # inputs ---------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Tracer(GraphBuilder):
 
     def _writes(self, held: Iterable[torch.Tensor]) -> bool:
         """Whether a call writes memory of these tensors without a change of their version (`x.data.add_`)."""
-        return any(memory_of(t) in self.written for t in held)
+        return any(self.facts.is_written(t, self.begun) for t in held)
 
 
 @contextmanager
@@ -298,14 +298,17 @@ def inner_tracer(
     state, functions = torch_state.read_state(), cx.functions.now()
     torch_state.write_state({**state, **started})
     begun = torch_state.read_state()
-    mark = cx.effects.begin(pure)
+    mark, ended = cx.effects.begin(pure), False
     try:
         yield tracer
         if torch_state.read_state() != begun or cx.functions.now() != functions:
             raise Break("inner-graph", "the passed function leaves global torch state changed")
+        ended = True
     except Raised as raised:
         raise Break("inner-graph", f"the passed function raises {raised.value.describe()}") from None
     finally:
+        if not ended:  # nothing runs the graph
+            cx.facts.undo(tracer.begun)
         cx.effects.end(mark)
         cx.graph = outer
         torch_state.write_state(state)

@@ -244,7 +244,7 @@ class Head:
 
     def counts_alone(self) -> None:
         """Break if an output would be a view of replaced data: it would not share the tensor's version counter."""
-        for writes in self.cx.graph.replaced.values():
+        for writes in self.cx.facts.swaps.values():
             for tensor in self.outputs:
                 if (
                     tensor.fake is not writes.tensor.fake

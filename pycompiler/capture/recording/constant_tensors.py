@@ -7,13 +7,13 @@ index, a size, lengths of sequences), until the tensor or its memory is written.
 from __future__ import annotations
 
 import operator
-from collections.abc import Container
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
+from pycompiler.capture.effects.fact_log import FactLog
+from pycompiler.operators.kernel_type_checks import tensors_of
 
 MOST = 4096
 """elements"""
@@ -29,17 +29,17 @@ KINDS = (torch.int64, torch.int32, torch.bool)
 class KnownTensors:
     """The known tensors of one graph: fake -> real tensor with the same numbers, and the version.
 
-    `written`: memory that calls have written, under any name.
+    `facts`: the log of writes, under any name.
     """
 
-    def __init__(self, written: Container[int]) -> None:
-        self.written = written
+    def __init__(self, facts: FactLog) -> None:
+        self.facts = facts
         self.known: dict[int, tuple[torch.Tensor, torch.Tensor, int | None]] = {}
 
     def of(self, fake: torch.Tensor) -> torch.Tensor | None:
         """A real tensor with the numbers of `fake`, which must not be written; None if they are not known."""
         found = self.known.get(id(fake))
-        if found is None or _version(found[0]) != found[2] or memory_of(found[0]) in self.written:
+        if found is None or _version(found[0]) != found[2] or self.facts.is_written(found[0]):
             return None
         return found[1]
 

@@ -23,8 +23,7 @@ from torch._subclasses.fake_tensor import (
 
 from pycompiler import config
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.effects.data_swaps import AliasWrites
-from pycompiler.capture.effects.input_memory import InputMemory
+from pycompiler.capture.effects.fact_log import IndexCopy
 from pycompiler.capture.recording.call_arguments import (
     OwnTensors,
     dtype_of,
@@ -118,11 +117,9 @@ class GraphBuilder:
         self.generators: dict[object, fx.Node] = {}  # by identity
         self.numbers = SizeNodes(self.graph, self._symbol)
         self.bound: UnbackedBindings[Tensor] = UnbackedBindings(self.graph, cx.sizes, self.by_fake)
-        self.memory = InputMemory()
-        self.replaced: dict[Tensor, AliasWrites] = {}  # tensors whose data were replaced
+        self.facts = cx.facts
         self.happened = False  # an operation that cannot be repeated
-        self.written: dict[int, None] = {}  # memory that calls wrote, in order
-        self.folded = KnownTensors(self.written)
+        self.folded = KnownTensors(self.facts)
         self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
         self.used: list[GraphInput] = []  # inputs of the finished graph
         self.in_region = self.regions = 0  # current nesting of regions, and their number so far
@@ -144,9 +141,6 @@ class GraphBuilder:
         # Autograd nodes of fakes, and the hooks on them: `capture/library/gradients/backward_hooks.py`.
         self.hooks: dict[Any, Any] = {}
         self.descending = False  # whether a backward is running through them
-        self.picks: list[
-            tuple[torch.Tensor, torch.Tensor, int | None]
-        ] = []  # copies that stand for views: copy, viewed tensor, step
         self.levels = (
             False  # whether tensors are wrapped when the graph runs (a transform's body, `interpreter/tracers.py`)
         )
@@ -154,7 +148,6 @@ class GraphBuilder:
         self.reentrant = False  # whether the graph runs with grad mode off before it runs with it on
         self.later = False  # whether the graph runs in a backward, with an unknown grad mode
         self.lands = False  # whether the current call is a wait for a collective
-        self.waited = set[int]()  # memory that the program waited for, and also knows under another name
         self.under = frozenset[str]()  # the transforms that the graph will run under
         self.indexes = False  # whether an integer tensor is an index whose number is never read (`flex_attention`)
 
@@ -191,7 +184,7 @@ class GraphBuilder:
         self.inputs.append(value)
         self.by_fake[id(fake)] = value
         self.versions[len(self.inputs) - 1] = fake._version
-        self.memory.add(fake, real)
+        self.facts.add_input(fake, real)
         return value
 
     def generator(self, value: Opaque) -> fx.Node:
@@ -310,25 +303,8 @@ class GraphBuilder:
             index = self.call_method("to", [index, Const(torch.int64)], {"copy": Const(kept)})
         made = self.call_function(torch.ops.aten.index.Tensor, [tensor, List([*[Const(None)] * dim, index])], {})
         assert isinstance(made, Tensor)
-        self.picks.append((made.fake, fake, self.cx.step()))
+        self.facts.copies.append(IndexCopy(self.facts.storage(made.fake), self.facts.storage(fake), self.cx.step()))
         return made
-
-    def is_picked(self, fake: torch.Tensor) -> bool:
-        """Whether the tensor has its own memory although eager has a view."""
-        return (
-            bool(self.picks)
-            and fake.layout is torch.strided
-            and memory_of(fake) in {memory_of(t) for t, _, _ in self.picks}
-        )
-
-    def check_picks(self, fakes: Iterable[torch.Tensor], *, written: bool = False) -> None:
-        """Break if such a copy, or for writes its base, is among the tensors.  They are passed outside or written."""
-        found = {memory_of(t) for t in fakes if t.layout is torch.strided} if self.picks else ()
-        for made, base, step in self.picks if found else ():
-            if memory_of(made) in found or (written and memory_of(base) in found):
-                raise Break(
-                    "data-dependent-value", "a view selected by a tensor index leaves the graph, or is written", step
-                )
 
     def is_mapped(self, tensor: Tensor) -> bool:
         """Whether `vmap` passes a different slice to each call of a function."""
@@ -521,35 +497,26 @@ class GraphBuilder:
 
     def _note_writes(self, call: RecordedCall, before: StateBefore, did: CallEffects) -> bool:
         """Record the writes of a call.  Returns whether it may raise an error of data after a write to inputs."""
-        name, errors = call.name, self.cx.errors_of_data
+        name, facts = call.name, self.facts
         if did.counts.writes and not did.mutates and _below_versions():
             raise Break("unsupported-operation", f"{name}, which may write, where version counters are off")
         if before.wrappers and not before.writes_in_place(did.mutates, self._write_around):
             raise Break("tensor-subclass", f"{name}, which writes, on a {type(before.wrappers[0]).__name__}")
-        late = did.refuses and (did.mutates or call.always or errors.done.writes)
+        late = did.refuses and (did.mutates or call.always or facts.lasts)
         if before.resizes:
             raise Break("unsupported-operation", f"{name}, which resizes its `out` tensor")
         if not did.mutates:
+            if call.always:
+                facts.write(name, [])
             return late
-        written = [n.meta["example_value"] for n in did.written]
-        if self.memory.is_inference(written) and not torch.is_inference_mode_enabled():
-            raise Break("global-state", f"{name}, which writes an inference tensor")  # eager raises after the write
-        self.cx.effects.looks.writes(written)
-        for changing in self.replaced.values():
-            changing.look(did.written)
-        places = {memory_of(t) for t in written if t.layout is torch.strided}
-        if not self.waited.isdisjoint(places):
-            raise Break("unsupported-operation", f"{name}, which writes a collective's result through an alias")
-        self.written |= dict.fromkeys(places)
-        self.check_picks(written, written=True)
-        checked = any(map(self.memory.may_refuse, written))  # checked before the write
+        written = examples(did.written)
         drops = not any(t.is_complex() for t in written)
         if drops and any(type(a) is complex for a in call.arguments):  # eager raises, fake tensors do not
             raise Break("operator-failed", f"{name}, which writes a complex number to a real tensor")
-        late |= checked and errors.done.writes
+        checked = any(map(facts.may_refuse, written))  # checked before the write
+        late |= checked and facts.lasts
         did.refuses |= checked
-        did.lasts = hasattr(self, "outer") or self.memory.has(written)
-        errors.done.writes |= did.lasts
+        did.lasts = facts.write(name, did.written, lasts=hasattr(self, "outer"))
         if self.levels and not hasattr(self, "outer"):  # aliases are unknown, and a rejected graph runs again
             raise Break("inner-graph", f"{name}, which writes, under a transform")
         return late
@@ -593,7 +560,6 @@ class GraphBuilder:
             draws=[t.device for t in tensors_of((result, call.fakes, call.kfakes))] if did.drawn else (),
             frames=self.cx.frames, effects=bool(self.cx.effects),
         )  # fmt: skip
-        errors.done.writes |= call.always and not did.mutates
         errors.late |= late
 
     def _check_levels(self, call: RecordedCall, did: CallEffects, result: Any, known: Tensor | None) -> None:
@@ -622,7 +588,7 @@ class GraphBuilder:
 
     def is_given(self, value: Tensor) -> bool:
         """Whether it shares memory with an input."""
-        return hasattr(self, "outer") or self.memory.has((value.fake,))
+        return hasattr(self, "outer") or self.facts.reaches_inputs((value.fake,))
 
     def known(self, fake: torch.Tensor) -> Tensor | None:
         """The value with this fake, if there is one."""
@@ -661,7 +627,7 @@ class GraphBuilder:
         before = self.inputs[at] = Tensor(value.node, was, value.real)
         before.source = value.source
         self.by_fake[id(was)] = before
-        self.memory.replace(at, was)
+        self.facts.replace_input(at, was)
         value.node.meta["example_value"] = self.placeholders[value.node].fake = was
 
     def stand_in(self, value: Tensor) -> None:
@@ -854,7 +820,7 @@ class GraphBuilder:
             return False
         if self.cx.sizes.symbols is not None:  # operators that write into their own result may differ for symbols
             return False
-        if self.cx.inference.is_made(fake) or self.is_picked(fake):  # these count no writes, or another tensor's
+        if self.cx.inference.is_made(fake) or self.facts.is_copy(fake):  # these count no writes, or another tensor's
             return False
         given = [p.fake for p in self.placeholders.values() if isinstance(p.fake, torch.Tensor)]
         return all(t.layout is torch.strided and memory_of(t) != memory_of(fake) for t in given)

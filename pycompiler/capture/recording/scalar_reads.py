@@ -13,7 +13,6 @@ graph.
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -107,7 +106,7 @@ class ScalarReads:
         self._places: set[int] = set()  # memory written so far
         self._homes: dict[int, fx.Node] = {}  # memory -> node of the number in it
         self._plain = 0  # number of inputs known to be plain tensors
-        self._counts = (0, 0)  # numbers of inputs and of written memories at the last query
+        self._counts = (0, 0)  # numbers of inputs and of writes at the last query
         self._newly: dict[Source, Span] = {}  # written memory that no decision has considered yet
         self._at: fx.Node | None = None
 
@@ -329,7 +328,7 @@ class ScalarReads:
         plain = all(not t.wrapper and t.layout is torch.strided for t in graph.inputs[self._plain :])
         if plain:
             self._plain = len(graph.inputs)
-        return plain and cell.is_followed and not graph.replaced and not hasattr(graph, "outer")
+        return plain and cell.is_followed and not graph.facts.swaps and not hasattr(graph, "outer")
 
     def _is_apart(self, tensor: Tensor) -> bool:
         """Guard that no deciding number shares memory with another one, or with memory the graph wrote under another
@@ -352,9 +351,10 @@ class ScalarReads:
 
     def _newly_written(self) -> dict[Source, Span]:
         graph = self.cx.graph
-        (inputs, places), self._counts = self._counts, (len(graph.inputs), len(graph.written))
-        found = [t for t in graph.inputs[inputs:] if t.memory in graph.written]
-        found += [graph.inputs[i] for i in graph.memory.inputs_in(itertools.islice(graph.written, places, None))]
+        (inputs, mark), self._counts = self._counts, (len(graph.inputs), graph.facts.mark())
+        found = [t for t in graph.inputs[inputs:] if graph.facts.is_written(t.fake)]
+        graph.facts.place_inputs()
+        found += [graph.inputs[i] for w in graph.facts.writes[mark:] for s in w.storages for i in s.inputs]
         self._newly |= {
             t.source: memory_around(t.real)
             for t in found

@@ -484,7 +484,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         body, lifted = tracer.close(outs)
     if reentrant:
         _check_results(result, outs, direct, tracers.tensors_of(lifted))
-    looks.tensors(tracers.tensors_of(lifted), step)
+    looks.tensors(tracers.tensors_of(lifted))
     cx.graph.place_inner(target, [body], [keeps, *lifted], outs)
     if rebound:
         node = looks.bodies[-1].call
@@ -512,7 +512,7 @@ def _trace_again(
             outs = made_by(tracer, tracers.tensors(cx, cx.call(fn, args, kwargs), _one))
             body, lifted = tracer.close(outs)
         looks.bodies[-1].call = node
-        looks.tensors(tracers.tensors_of(lifted), step)
+        looks.tensors(tracers.tensors_of(lifted))
     except Break as b:
         raise Break(b.kind, b.seen, step) from None
     operands = [cx.graph.to_arg(v) for v in lifted]

@@ -206,7 +206,7 @@ def _trace(cx: Capture, tensor: Tensor, hook: Value) -> None:
         if not isinstance(result, Tensor) and not cx.is_none(result) or cx.fake_mode.seen.once > drawn:
             raise Break("inner-graph", f"a hook that returns {result.describe()}, or draws random numbers")
         body, lifted = tracer.close([result] if isinstance(result, Tensor) else [])
-    looks.tensors(tracers.tensors_of(lifted), step)
+    looks.tensors(tracers.tensors_of(lifted))
     if isinstance(result, Tensor):
         cx.graph.call_inner(higher_order.register_gradient_hook, [body], [tensor, *lifted], always=True)
     elif any(n.meta.get("acts") for n in body.graph.nodes):

@@ -94,7 +94,7 @@ def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter
         or torch.is_inference_mode_enabled()
         or cx.inference.open
         or cx.inference.is_made(fake)
-        or graph.is_picked(fake)
+        or cx.facts.is_copy(fake)
     ):
         raise Break(KIND, f"nn.Parameter({data.describe()})")
     size, stride = (
@@ -128,10 +128,11 @@ def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter
     graph.by_fake[id(stands_for)] = made
     last = next(iter(reversed(graph.graph.nodes)))
     if copied:
-        writes, happened = cx.errors_of_data.done.writes, graph.happened
+        mark, happened = cx.facts.mark(), graph.happened
         graph.call_inner(higher_order.copy_into_leaf, [], [made, data], always=True)
         last = next(iter(reversed(graph.graph.nodes)))
-        cx.errors_of_data.done.writes, graph.happened = writes, happened  # the parameter has no other holder yet
+        cx.facts.undo(mark)  # the parameter has no other holder yet
+        graph.happened = happened
     graph.parameters.append(ParameterCreation(fake, made, last, copied, cx.step()))
     return made
 
