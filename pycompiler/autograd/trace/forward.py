@@ -23,6 +23,7 @@ from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.trace.writes import CallArguments, LayoutVersion, is_metadata, name_of, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import higher_order
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.operators import functional_twins
 from pycompiler.operators.kernel_type_checks import memory_of, shares_version
 from pycompiler.operators.operator_facts import SWITCHES, facts_of
@@ -140,7 +141,7 @@ class Forward:
         if node.op == "get_attr":  # tensors are inputs (`lift_attributes`), so this is a nested graph
             return getattr(self.gm, str(node.target))
         args, kwargs = _given(node.args, env), _given(node.kwargs, env)
-        if not node.meta.get("mutates", True):
+        if effects_of(node).mutates is False:
             with self.slices.watch(node, ()) as saved:
                 out = self._called(node, args, kwargs)
             self.slices.note_results(saved, out)

@@ -51,6 +51,7 @@ from pycompiler.capture.values.tensor import GraphOnly, Tensor
 from pycompiler.ir import higher_order
 from pycompiler.ir.cuda_graph_override import OVERRIDE
 from pycompiler.ir.nested_regions import REGION
+from pycompiler.ir.node_effects import NodeEffects, effects_of
 from pycompiler.ir.source import Source
 from pycompiler.ir.weak_guards import weak_source
 from pycompiler.operators import flex_attention
@@ -339,9 +340,8 @@ class GraphBuilder:
         given = [n for n in operands_of(nodes, {}) if isinstance(n.meta["example_value"], torch.Tensor)]
         self.cx.inference.look(name_of(target), examples(given), [], made)
         node.meta["example_value"], node.meta["strides"], node.meta["user"] = made, layouts(made), self.cx.user_stack
-        inside = [n.meta for body in bodies for n in body.graph.nodes]
-        node.meta["acts"] = any(m.get("acts") for m in inside)
-        node.meta["lasts"] = any(m.get("lasts") for m in inside)
+        inside = [effects_of(n) for body in bodies for n in body.graph.nodes]
+        node.meta["effects"] = NodeEffects(acts=any(e.acts for e in inside), lasts=any(e.lasts for e in inside))
         self._note_bodies(target)
         for i, value in enumerate(results):
             value.node = self.graph.call_function(operator.getitem, (node, i))
@@ -577,13 +577,13 @@ class GraphBuilder:
         node = self.graph.create_node(call.op, call.target, tuple(call.args), call.kwargs)
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
-        node.meta["mutates"], node.meta["acts"] = did.mutates or call.always, did.acts
-        unseen = did.counts.writes > 0 and not did.mutates
-        node.meta["lasts"] = did.lasts or did.drawn or did.python or did.counts.tells > 0 or call.always or unseen
-        node.meta["refuses"], node.meta["draws"], node.meta["writes"] = did.refuses, did.draws_only, did.written
-        node.meta["wrote"] = did.counts.writes > 0
-        if did.python:
-            node.meta["python"] = True  # no trace of its operators can replace the call
+        node.meta["writes"], wrote = did.written, did.counts.writes > 0
+        unseen = wrote and not did.mutates
+        lasts = did.lasts or did.drawn or did.python or did.counts.tells > 0 or call.always or unseen
+        node.meta["effects"] = NodeEffects(
+            mutates=did.mutates or call.always, wrote=wrote, acts=did.acts, python=did.python, draws=did.draws_only,
+            refuses=did.refuses, lasts=lasts,
+        )  # fmt: skip
         return node
 
     def is_given(self, value: Tensor) -> bool:
@@ -643,7 +643,7 @@ class GraphBuilder:
         self.cx.errors_of_data.done.switches = True
         self.asker.forget()
         node = self.graph.create_node("call_function", setter, args, kwargs)
-        node.meta["mutates"] = node.meta["switches"] = True
+        node.meta["effects"] = NodeEffects(mutates=True, switches=True)
         node.meta["example_value"] = result
         return node
 

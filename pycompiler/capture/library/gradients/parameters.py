@@ -25,6 +25,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import higher_order
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.ir.source import Source, read
 from pycompiler.operators.kernel_type_checks import memory_of
 from pycompiler.operators.memory_overlap import has_no_overlap
@@ -79,7 +80,7 @@ def _touches(node: fx.Node, memory: set[int]) -> bool:
 
 
 def _writes(node: fx.Node, memory: set[int]) -> bool:
-    return bool(node.meta.get("mutates")) and _touches(node, memory)
+    return bool(effects_of(node).mutates) and _touches(node, memory)
 
 
 def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter:
