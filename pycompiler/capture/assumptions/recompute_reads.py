@@ -117,8 +117,7 @@ class RecomputeReads:
 
     def at(self, kind: str, of: Any, name: str | None, value: Value | None, owner: Source | None) -> None:
         """Record that the program reads `value` at a location."""
-        place = self.facts.location(kind, of, name)
-        self.facts.read(place, constant=isinstance(value, PLAIN_VALUES))
+        place = self.facts.read(kind, of, name, constant=isinstance(value, PLAIN_VALUES))
         if owner is not None and self._open:
             self._owners[place] = owner
         for seen in self._open:

@@ -112,11 +112,13 @@ class FactLog:
         self._kept[id(owner)] = owner
         return Location(kind, id(owner), None if kind in WHOLE else name)
 
-    def read(self, location: Location, *, constant: bool) -> None:
+    def read(self, kind: str, owner: Any, name: str | None, *, constant: bool) -> Location:
         """The program reads the location; `constant`: a number or str that was there when the frame began."""
+        location = self.location(kind, owner, name)
         self._seen.add(location)
         if constant:
             self._constants.add(location)
+        return location
 
     def saw(self, kind: str, owner: Any, name: str | None = None) -> bool:
         """Whether the program has read the location."""
@@ -130,12 +132,16 @@ class FactLog:
         """A body that runs again reads the location."""
         self._readers.setdefault(location, []).append(reader)
 
-    def change(self, *locations: Location) -> None:
-        """The program writes these locations: break if a body reads one of them again."""
-        for location in locations if self._readers else ():
-            if reader := next((r for r in self._readers.get(location, ()) if r.live), None):
-                why = "the frame changes an object that an earlier checkpoint has read"
-                raise Break("inner-graph", why, reader.step)
+    def change(self, kind: str, owner: Any, name: str | None = None) -> Location:
+        """The program writes the location: break if a body reads it again."""
+        location = self.location(kind, owner, name)
+        self.check_readers(location)
+        return location
+
+    def check_readers(self, location: Location) -> None:
+        if reader := next((r for r in self._readers.get(location, ()) if r.live), None):
+            why = "the frame changes an object that an earlier checkpoint has read"
+            raise Break("inner-graph", why, reader.step)
 
     # memory ---------------------------------------------------------------------------------------------------
     def storage(self, fake: torch.Tensor) -> StorageFacts:
@@ -152,7 +158,8 @@ class FactLog:
 
     def change_memory(self, fake: torch.Tensor) -> None:
         """The program changes a tensor's data or state without a call that writes it."""
-        self.change(*(s.location for s in self.known([fake])))
+        for storage in self.known([fake]):
+            self.check_readers(storage.location)
 
     def add_input(self, fake: torch.Tensor, real: torch.Tensor | None) -> None:
         self._inputs.append((fake, real))
@@ -252,7 +259,8 @@ def _of_inference(log: FactLog, write: MemoryWrite) -> None:
 
 
 def _of_bodies(log: FactLog, write: MemoryWrite) -> None:
-    log.change(*(s.location for s in write.storages))
+    for storage in write.storages:
+        log.check_readers(storage.location)
 
 
 def _of_swaps(log: FactLog, write: MemoryWrite) -> None:

@@ -326,8 +326,7 @@ class Effects:
         """Call before a container changes; only existing ones need a replay.  `drops`: the values that may go out
         (None: any)."""
         self.allow(container, container.describe())
-        place = self.facts.location("contents", container)
-        self.facts.change(place)
+        place = self.facts.change("contents", container)
         if isinstance(container, Dict):
             if container.real is not None and is_globals(container.real):
                 raise Break("mutation-unsupported", "the globals of a module, changed through a dict")
@@ -398,8 +397,8 @@ class Effects:
             memory = instance_dict(obj.real)
             self.namespaces.reached(memory, obj)
             self.namespaces.write(memory)
-        place = self.facts.location("attribute", obj, name)
-        self.facts.change(place, self.facts.location("attributes", obj))
+        place = self.facts.change("attribute", obj, name)
+        self.facts.change("attributes", obj)
         old = obj.overlay.get(name)
         anew = old is DELETED and value is not DELETED
         if anew:  # it becomes the last attribute
@@ -421,8 +420,7 @@ class Effects:
     def set_class(self, cls: Any, name: str, value: Value, step: int | None) -> None:
         """`cls.name = value` for a class, at this step; lookups find it from now on."""
         self.allow(None, f"{cls.describe()}.{name}")
-        place = self.facts.location("class", cls.cls, name)
-        self.facts.change(place)
+        place = self.facts.change("class", cls.cls, name)
         WRITTEN[threading.get_ident(), id(cls.cls), name] = StandIn(value)
         made = self._write(place, "class", cls, quiet=True, name=name)
         made.value, made.before = value, step
@@ -430,8 +428,7 @@ class Effects:
     def set_grad(self, tensor: Tensor, value: Value) -> None:
         """`tensor.grad = value`; the old gradient ends quietly."""
         self.allow(tensor, f"{tensor.describe()}.grad")
-        place = self.facts.location("grad", tensor)
-        self.facts.change(place)
+        place = self.facts.change("grad", tensor)
         tensor.overlay["grad"] = value
         if tensor.exists:
             self._write(place, "grad", tensor, quiet=True).value = value
@@ -448,8 +445,7 @@ class Effects:
             raise Break("mutation-unsupported", f"builtins.{name}")
         self.namespaces.reached(namespace, None)
         self.namespaces.write(namespace)
-        place = self.facts.location("global", namespace, name)
-        self.facts.change(place)
+        place = self.facts.change("global", namespace, name)
         old = self.globals.get((id(namespace), name))
         self.globals[id(namespace), name] = value
         quiet = is_harmless(old) if old is not None else self.facts.saw_constant(place)
@@ -464,8 +460,7 @@ class Effects:
 
     def set_cell(self, cell: Cell, value: Value | None) -> None:
         self.allow(cell, cell.describe())
-        place = self.facts.location("cell", cell)
-        self.facts.change(place)
+        place = self.facts.change("cell", cell)
         quiet = cell.contents is None or is_harmless(cell.contents)
         self.drop([] if cell.contents is None else [cell.contents])
         self.unbind(cell.contents)

@@ -77,14 +77,18 @@ def test_a_body_that_runs_again() -> None:
     for body in (first, second):
         log.read_again(place, body)
         log.read_again(log.location("memory", x), body)
-    log.change(log.location("attribute", owner, "other"))
+    log.change("attribute", owner, "other")
     for expected in (first, second):
-        for report in (lambda: log.change(place), lambda: wrote(log, x[:2]), lambda: log.change_memory(x)):
+        for report in (
+            lambda: log.change("attribute", owner, "size"),
+            lambda: wrote(log, x[:2]),
+            lambda: log.change_memory(x),
+        ):
             with pytest.raises(Break) as broke:
                 report()
             assert broke.value.step == expected.step
         expected.live = False
-    log.change(place)
+    assert log.change("attribute", owner, "size") == place
     wrote(log, x)
 
 
