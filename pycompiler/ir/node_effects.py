@@ -19,7 +19,7 @@ class NodeEffects:
     - `acts`: it has effects beyond its writes and results.  `python`: it runs a function of the program, which may.
     - `switches`: it switches global state of torch.
     - `draws`: it draws random numbers, and has no other effect.
-    - `refuses`: it may raise an error of data.
+    - `refuses`: it may raise an error of data.  `warns`: the messages of its warnings.
     - `lasts`: it has an effect that an error behind it does not undo; None: unknown.
     """
 
@@ -31,6 +31,7 @@ class NodeEffects:
     draws: bool = False
     refuses: bool = False
     lasts: bool | None = None
+    warns: tuple[str, ...] = ()
 
 
 _UNKNOWN = NodeEffects()

@@ -455,9 +455,7 @@ class GraphBuilder:
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
         self._check_levels(call, did, result, known)
-        node = self._add(call, did, result)
-        if texts := self.cx.warned_by(call, heard, result):
-            node.meta["warns"] = texts
+        node = self._add(call, did, result, self.cx.warned_by(call, heard, result))
         if known is not None:  # an in-place operator: the result is its argument
             return known
         if given and isinstance(result, (list, tuple)):
@@ -573,7 +571,7 @@ class GraphBuilder:
         if self.cx.errors_of_data.levelled and known is not None and not did.mutates:
             raise Break("inner-graph", f"{call.name} returns its argument, but may return a copy for other strides")
 
-    def _add(self, call: RecordedCall, did: CallEffects, result: Any) -> fx.Node:
+    def _add(self, call: RecordedCall, did: CallEffects, result: Any, warns: Sequence[str]) -> fx.Node:
         node = self.graph.create_node(call.op, call.target, tuple(call.args), call.kwargs)
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
@@ -582,7 +580,7 @@ class GraphBuilder:
         lasts = did.lasts or did.drawn or did.python or did.counts.tells > 0 or call.always or unseen
         node.meta["effects"] = NodeEffects(
             mutates=did.mutates or call.always, wrote=wrote, acts=did.acts, python=did.python, draws=did.draws_only,
-            refuses=did.refuses, lasts=lasts,
+            refuses=did.refuses, lasts=lasts, warns=tuple(warns),
         )  # fmt: skip
         return node
 

@@ -199,9 +199,7 @@ def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
                 return tensor
             leaves.append(tensor)
             dims.append(_dim(dim))
-            given = tracer.argument(_slice(cx, tensor, dims[-1]))
-            given.node.meta["mapped"] = True
-            return given
+            return tracer.argument(_slice(cx, tensor, dims[-1]), mapped=True)
 
         dims_of = items_of(cx, in_dims) if isinstance(in_dims, Sequence) else [in_dims] * len(given)
         if len(dims_of) != len(given) or issubclass(in_dims.python_type(), list):
