@@ -95,6 +95,7 @@ class FactLog:
         self.lasts = False  # whether one of them lasts
         self.copies: list[IndexCopy] = []
         self.swaps: dict[Any, AliasWrites] = {}  # tensors whose data were replaced
+        self.regions: list[tuple[bool, int | None]] = []  # open inference modes: grad mode before, step of entry
         self._seen: set[Location] = set()
         self._constants: set[Location] = set()
         self._readers: dict[Location, list[Reader]] = {}
@@ -256,6 +257,8 @@ class FactLog:
 def _of_inference(log: FactLog, write: MemoryWrite) -> None:
     if not torch.is_inference_mode_enabled() and any(s.of_inference for s in write.storages):
         raise Break("global-state", f"{write.name}, which writes an inference tensor")  # eager raises after the write
+    if not log.regions and any(s.in_inference for s in write.storages):
+        raise Break("unsupported-operation", f"{write.name}, which writes an inference tensor")
 
 
 def _of_bodies(log: FactLog, write: MemoryWrite) -> None:

@@ -338,7 +338,7 @@ class GraphBuilder:
         node = self.graph.call_function(target, tuple(nodes))
         made = tuple(t.fake for t in results)
         given = [n for n in operands_of(nodes, {}) if isinstance(n.meta["example_value"], torch.Tensor)]
-        self.cx.inference.look(name_of(target), examples(given), [], made)
+        self.cx.inference.look(name_of(target), examples(given), made)
         node.meta["example_value"], node.meta["strides"], node.meta["user"] = made, layouts(made), self.cx.user_stack
         inside = [effects_of(n) for body in bodies for n in body.graph.nodes]
         node.meta["effects"] = NodeEffects(acts=any(e.acts for e in inside), lasts=any(e.lasts for e in inside))
@@ -443,7 +443,7 @@ class GraphBuilder:
         if self.fake_mode.shape_env is None and not around:
             ordinary, once = not did.counts.others, did.counts.once > 0
             self.asker.lay(call.target, call.run, call.fakes, call.kfakes, result, ordinary=ordinary, once=once)
-        self.cx.inference.look(call.name, examples(call.operands), examples(did.written), tensors_of(result))
+        self.cx.inference.look(call.name, examples(call.operands), tensors_of(result))
         self.happened |= call.always or did.mutates or (did.counts.once > 0 and not did.draws_only)
         if not (call.always or did.mutates or did.acts or self.levels):
             self.folded.note(call, result)

@@ -24,16 +24,14 @@ class Inference:
 
     def __init__(self, facts: FactLog) -> None:
         self.facts = facts
-        self.open: list[tuple[bool, int | None]] = []
+        self.open = facts.regions
         self._begun = False
 
     def is_made(self, fake: torch.Tensor) -> bool:
         """Whether the program sees an inference tensor."""
         return self._begun and any(s.in_inference for s in self.facts.known([fake]))
 
-    def look(
-        self, name: str, operands: list[torch.Tensor], written: list[torch.Tensor], results: Iterable[torch.Tensor]
-    ) -> None:
+    def look(self, name: str, operands: list[torch.Tensor], results: Iterable[torch.Tensor]) -> None:
         """Call after each call of the graph."""
         if not (self.open or self._begun):
             return
@@ -41,8 +39,6 @@ class Inference:
         if self.open:
             self._begun = True
             self._note(name, operands, results)
-        elif any(map(self.is_made, written)):
-            raise Break(KIND, f"{name}, which writes an inference tensor")
         elif any(t.requires_grad for t in results) and any(map(self.is_made, operands)):
             raise Break(KIND, f"{name} of an inference tensor, whose result requires grad")
 

@@ -106,8 +106,11 @@ def test_each_rule_breaks_the_graph() -> None:
     def with_wait(log: FactLog) -> None:
         log.storage(x).waited = True
 
+    def with_region(log: FactLog) -> None:
+        log.storage(x).in_inference = True
+
     for note, kind in ((with_inference_tensor, "global-state"), (with_copy, "data-dependent-value"),
-                       (with_wait, "unsupported-operation")):  # fmt: skip
+                       (with_wait, "unsupported-operation"), (with_region, "unsupported-operation")):  # fmt: skip
         log = FactLog()
         wrote(log, x)
         note(log)
