@@ -131,6 +131,8 @@ def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
         )
         if odd or value.is_special or isinstance(value, Parameter):
             return False
+    if tensor.shown:  # the array keeps the old data
+        return False
     a, b = tensor.fake, given.fake
     seen = (a, tensor.real) if tensor.real is not None else (a,)
     if (a.dtype, a.device) != (b.dtype, b.device) or any(t._is_view() for t in seen):
