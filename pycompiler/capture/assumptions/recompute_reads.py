@@ -180,7 +180,7 @@ class RecomputeReads:
         body = self._body if self._open else self.bodies[-1]
         assert body is not None
         for tensor in found:
-            self.facts.read_again(self.facts.location("memory", tensor.fake), body)
+            self.facts.read_again(self.facts.storage(tensor.fake).location, body)
             if tensor.source is not None and not self._open:
                 body.tensors[tensor.source] = None
 

@@ -20,9 +20,6 @@ from pycompiler.capture.effects.data_swaps import AliasWrites
 from pycompiler.operators.kernel_type_checks import memory_of
 from pycompiler.operators.memory_overlap import has_no_overlap
 
-WHOLE = ("attributes", "cell", "contents", "grad", "memory")
-"""Kinds of locations without a name."""
-
 
 class Location(NamedTuple):
     """A place of state, under whatever name the program reaches it.
@@ -107,15 +104,14 @@ class FactLog:
 
     # locations ------------------------------------------------------------------------------------------------
     def location(self, kind: str, owner: Any, name: str | None = None) -> Location:
-        """The location of this kind; for memory, the owner is a strided fake tensor."""
-        if kind == "memory":
-            return self.storage(owner).location
+        """The location of this kind, except for memory: `StorageFacts.location`."""
         self._kept[id(owner)] = owner
-        return Location(kind, id(owner), None if kind in WHOLE else name)
+        return Location(kind, id(owner), name)
 
     def read(self, kind: str, owner: Any, name: str | None, *, constant: bool) -> Location:
         """The program reads the location; `constant`: a number or str that was there when the frame began."""
-        location = self.location(kind, owner, name)
+        self._kept[id(owner)] = owner
+        location = Location(kind, id(owner), name)
         self._seen.add(location)
         if constant:
             self._constants.add(location)

@@ -76,7 +76,7 @@ def test_a_body_that_runs_again() -> None:
     place = log.location("attribute", owner, "size")
     for body in (first, second):
         log.read_again(place, body)
-        log.read_again(log.location("memory", x), body)
+        log.read_again(log.storage(x).location, body)
     log.change("attribute", owner, "other")
     for expected in (first, second):
         for report in (
