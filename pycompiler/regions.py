@@ -31,6 +31,7 @@ from pycompiler.ir import choices
 from pycompiler.ir.guards import global_state, own_place
 from pycompiler.ir.higher_order import Pullback
 from pycompiler.ir.nested_regions import REGION
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.ir.persistent_names import traced_through
 from pycompiler.logs import stage
 from pycompiler.operators.kernel_type_checks import memory_of
@@ -94,7 +95,7 @@ def _node(gm: fx.GraphModule, node: fx.Node, place: Mapping[fx.Node, int], memor
     user = node.meta.get("user")
     return (
         node.op, _target(node), _argument(node.args, place), _argument(node.kwargs, place), _metadata(made),
-        repr(node.meta.get("strides")), bool(node.meta.get("mutates")), bool(node.meta.get("acts")),
+        repr(node.meta.get("strides")), bool(effects_of(node).mutates), effects_of(node).acts,
         own_place(user) if user else node.meta.get("stack_trace"), node.meta.get(REGION),
     )  # fmt: skip
 

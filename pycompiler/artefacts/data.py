@@ -30,7 +30,7 @@ from pycompiler.symbolic import unbacked_symbols
 from pycompiler.torch_compat import warning_listener
 from pycompiler.wrapping import original_of
 
-FORMAT = 1
+FORMAT = 2
 INLINE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 
 

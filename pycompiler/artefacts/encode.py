@@ -45,7 +45,7 @@ from pycompiler.torch_compat.process_settings import Lock
 Token = Any  # a plain value, or a 1-tuple: the position of a record
 
 CONSTANT_BYTES = 1 << 24  # the most bytes of a tensor that a graph holds
-META = ("val", "requires_grad", "strides", "acts", "mutates", "lasts", "refuses", "user", "constant")
+META = ("val", "requires_grad", "strides", "effects", "user", "constant")
 EXISTING = ("name", "class", "at", "root code", "root globals", "torch", "reader")
 _READERS = {id(accessor.read): kind for kind, accessor in ACCESSORS.items()}
 

@@ -30,6 +30,7 @@ from pycompiler.autograd.replay import Replay
 from pycompiler.autograd.trace import trace_joint
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir.generated_source import forward_of
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.ir.phases import artefact, phase
 from pycompiler.logs import artifact
 from pycompiler.symbolic.number_nodes import SYMBOLIC
@@ -68,7 +69,7 @@ def compile_joint(
     Raises `AutogradUnsupported` for graphs that must run eagerly; an error of eager itself propagates unchanged.
     """
     for node in gm.graph.nodes:
-        if node.meta.get("python"):
+        if effects_of(node).python:
             called = getattr(node.target, "__qualname__", node.target)
             raise AutogradUnsupported(
                 "a Python function that each call of the graph calls", str(called), "the graph runs eagerly"
@@ -122,9 +123,9 @@ def compile_joint(
             inner = runtime.grad_free(inner)
     run = runtime.epilogue(joint, inner, name=name)
     joint.more, joint.hooks = [], []  # captured nodes must not outlive the compile
-    eager = runtime.raise_unfit if any(n.meta.get("refuses") for n in gm.graph.nodes) else gm.forward
+    eager = runtime.raise_unfit if any(effects_of(n).refuses for n in gm.graph.nodes) else gm.forward
     bodies = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
-    if any(n.meta.get("switches") for body in bodies for n in body.graph.nodes):
+    if any(effects_of(n).switches for body in bodies for n in body.graph.nodes):
         eager = runtime.restoring_state(eager)
     counted = sorted({*joint.written, *(joint.touched if joint.needs_backward else ())})
     if counted and len(joint.inputs) > 1:

@@ -62,6 +62,7 @@ class Facts:
     writes_unseen: bool = False  # writes arguments without counting their versions
     waits: Literal["", "never", "masks", "always"] = ""  # for values on the device; "masks": for positions of masks
     draws_by_value: bool = False  # the number of random numbers depends on values
+    draws_apart: bool = False  # the shape function of the in-place operator refuses a generator
     # Recomputation.
     cheap: bool = False  # as cheap as a load of the result
     jumps: bool = False  # from floats to floats, with jumps between neighbouring arguments

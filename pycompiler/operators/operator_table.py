@@ -207,6 +207,7 @@ row("lu_unpack linalg_pinv linalg_matrix_sqrth linalg_polar linalg_lu_solve", ra
 row("bernoulli.default bernoulli.out bernoulli.Tensor bernoulli_.Tensor poisson.default poisson.out", raises="device")
 row("normal.float_Tensor normal.Tensor_Tensor multinomial.default multinomial.out", raises="device")
 row("poisson binomial _standard_gamma _sample_dirichlet multinomial", draws_by_value=True)
+row("cauchy exponential geometric log_normal", draws_apart=True)
 row("bernoulli.p", layouts=losses.drawn, accepts=checks.of_numbers(lambda x, p: 0 <= p <= 1))
 row(
     "bernoulli_.float",

@@ -18,6 +18,7 @@ from pycompiler.ir.generated_source import drop_source, drop_source_when_freed, 
 from pycompiler.ir.graph_copies import copied
 from pycompiler.ir.graph_text import sizes, tabular
 from pycompiler.ir.guards import own_place
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.ir.phases import phase, wrapped
 from pycompiler.ir.source import Scope, Source, read
 from pycompiler.logs import artifact, stage, step
@@ -106,7 +107,7 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
     if verifies:
         made = verified(family, gm, made)
     graphs = [m.graph for m in gm.modules() if isinstance(m, fx.GraphModule)]
-    if texts := frozenset(text for g in graphs for n in g.nodes for text in n.meta.get("warns", ())):
+    if texts := frozenset(text for g in graphs for n in g.nodes for text in effects_of(n).warns):
         made = made if isinstance(made, _native.Plan) else SilencedGraph(made, texts)
     if not family.ours:
         return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]

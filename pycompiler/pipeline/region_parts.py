@@ -27,6 +27,7 @@ from pycompiler import config, regions
 from pycompiler.autograd.runtime import build_text
 from pycompiler.ir.generated_source import drop_source_when_freed
 from pycompiler.ir.nested_regions import REGION
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.ir.plan import mark_lasting
 from pycompiler.logs import stage
 from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
@@ -156,9 +157,9 @@ class _Splitter:
         given = _memories(n.meta.get("example_value") for n in self.placeholders)
         written = False
         for part in found:
-            if written and any(n.meta.get("refuses") for n in part.nodes):
+            if written and any(effects_of(n).refuses for n in part.nodes):
                 raise NotSplit("a part that may raise follows a part that writes")
-            written |= any(n.meta.get("mutates") and not given.isdisjoint(_given(n)) for n in part.nodes)
+            written |= any(effects_of(n).mutates and not given.isdisjoint(_given(n)) for n in part.nodes)
 
     def build(self, part: RegionPart) -> None:
         for node in part.outputs:

@@ -27,6 +27,7 @@ from pycompiler.autograd.replay import copies
 from pycompiler.errors import VerificationError
 from pycompiler.ir import choices
 from pycompiler.ir.generated_source import forward_of
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.logs import stage
 from pycompiler.pipeline.differences import Difference, first_difference, near
 from pycompiler.pipeline.rounding_noise import roundings
@@ -334,7 +335,7 @@ class Verified:
         # False if branches may draw random numbers in one of them, or if process-wide state is set, which a worker
         # must not do.
         self.plain = len(graphs) == 1 and not any(n.target in SHARED_BY_THREADS for n in nodes)
-        self.writes = any(n.meta.get("mutates") for n in nodes)
+        self.writes = any(effects_of(n).mutates for n in nodes)
         if acting := [n for n in nodes if happens_once(n)]:
             self.give_up(f"{_name(acting[0])} may have effects on more than tensors")
 
@@ -429,7 +430,7 @@ NAMESPACES = ("aten", "prim", "prims", "pycompiler")
 def happens_once(node: fx.Node) -> bool:
     """Whether a call may have effects that cannot be repeated on copies: operators of other libraries, which are
     unknown."""
-    if node.op != "call_function" or not node.meta.get("acts"):
+    if node.op != "call_function" or not effects_of(node).acts:
         return False
     if isinstance(node.target, OpOverload):
         return node.target.namespace not in NAMESPACES

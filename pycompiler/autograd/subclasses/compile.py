@@ -37,6 +37,7 @@ from pycompiler.autograd.subclasses.subgraphs import is_write, memory_of, part_o
 from pycompiler.autograd.subclasses.tape import Unrecorded, mark_ahead, record, without_writes
 from pycompiler.autograd.trace.gradient_paths import kept_tensors, nodes_behind
 from pycompiler.errors import PyCompilerError
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.operators.operator_facts import SWITCHES, facts_of
 from pycompiler.operators.process_groups import name_of
 from pycompiler.symbolic.symbols import Specialise
@@ -110,8 +111,9 @@ def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
     for node in gm.graph.nodes:
         if node.op == "get_attr" or "binds" in node.meta:
             refuse(f"{node.op} {node.target}")
-        unseen = node.meta.get("python") and node.meta.get("acts") or node.target is torch.nn.functional.one_hot
-        if unseen or (node.meta.get("mutates") and tracks) or node.target in SWITCHES:
+        did = effects_of(node)
+        unseen = did.python and did.acts or node.target is torch.nn.functional.one_hot
+        if unseen or (did.mutates and tracks) or node.target in SWITCHES:
             if node.target not in _SETTERS:
                 refuse(f"{node.target}, which has side effects, or writes in a graph with gradients")
     if any(n.op == "placeholder" for n in results_of(gm)):

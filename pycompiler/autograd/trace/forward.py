@@ -6,6 +6,7 @@ In: a captured graph and functional inputs.  Out: its results, and observations 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -22,6 +23,7 @@ from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.trace.writes import CallArguments, LayoutVersion, is_metadata, name_of, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import higher_order
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.operators import functional_twins
 from pycompiler.operators.kernel_type_checks import memory_of, shares_version
 from pycompiler.operators.operator_facts import SWITCHES, facts_of
@@ -44,10 +46,6 @@ _NEEDS_PYTHON_DISPATCHER = frozenset(
 )
 
 
-_DRAWN: dict[str, Any] = {  # functionalisation calls their in-place shape functions, which refuse a generator
-    f"{op.__name__}_": op
-    for op in (torch.ops.aten.cauchy, torch.ops.aten.exponential, torch.ops.aten.geometric, torch.ops.aten.log_normal)
-}
 _AS_OUT = frozenset((torch.sum, torch.prod, torch.mean, torch.nansum, torch.nanmean))
 """Functions that compute in the dtype of `out`; functionalisation would cast a result of another dtype."""
 _ALIASES = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"))
@@ -143,7 +141,7 @@ class Forward:
         if node.op == "get_attr":  # tensors are inputs (`lift_attributes`), so this is a nested graph
             return getattr(self.gm, str(node.target))
         args, kwargs = _given(node.args, env), _given(node.kwargs, env)
-        if not node.meta.get("mutates", True):
+        if effects_of(node).mutates is False:
             with self.slices.watch(node, ()) as saved:
                 out = self._called(node, args, kwargs)
             self.slices.note_results(saved, out)
@@ -342,8 +340,8 @@ class Forward:
             return node.target(*args, **kwargs)
         if node.op == "call_method":
             assert isinstance(node.target, str)
-            if node.target in _DRAWN and kwargs.get("generator") is not None:
-                return args[0].copy_(_DRAWN[node.target](args[0].detach(), *args[1:], **kwargs))
+            if kwargs.get("generator") is not None and (op := _drawn_apart(node.target)) is not None:
+                return args[0].copy_(op(args[0].detach(), *args[1:], **kwargs))
             if node.target in _QUANTILES:
                 args, kwargs = _within_unit(node, [*args], dict(kwargs))
             return getattr(args[0], node.target)(*args[1:], **kwargs)
@@ -469,3 +467,11 @@ def _edge_of(t: torch.Tensor) -> Edge | None:
         return (t.grad_fn, t.output_nr) if t.requires_grad else None
     except RuntimeError:
         return None
+
+
+@cache
+def _drawn_apart(method: str) -> OpOverload | None:
+    """The operator that draws what an in-place method draws, if functionalisation cannot call the method with a
+    generator."""
+    op = getattr(getattr(torch.ops.aten, method.removesuffix("_"), None), "default", None)
+    return op if method.endswith("_") and op is not None and facts_of(op).draws_apart else None

@@ -309,7 +309,7 @@ class TraceResults:
             seen = seen or strided_step(value, base_value)
             if seen is None:
                 raise AutogradUnsupported("an output aliases another value in another dtype", str(t.dtype), "clone it")
-            steps = [seen, *(step for step, lazy in _LAZY if lazy(t) != lazy(base))]
+            steps = [seen, *(step for lazy, step in _LAZY.items() if lazy(t) != lazy(base))]
         elif seen is not None:
             with unrecorded_fakes(self.recorder.fake_mode):
                 steps = steps if place.leads(steps, seen) else [seen]
@@ -418,11 +418,9 @@ def _symbols_of(steps: Sequence[Any]) -> set[str]:
     return own | _symbols_of(inner_steps) if inner_steps else own
 
 
-_DETACH, _ALIAS, _DATA = (
-    ViewStep(aten.detach.default, (), {}),
-    ViewStep(aten.alias.default, (), {}),
-    ViewStep(data_of, (), {}),
-)
+_DETACH = ViewStep(aten.detach.default, (), {})
+_ALIAS = ViewStep(aten.alias.default, (), {})
+_DATA = ViewStep(data_of, (), {})
 _BASE = ViewStep(base_of, (), {})
 
 
@@ -467,7 +465,7 @@ def is_lazy(t: torch.Tensor) -> bool:
     return t.is_conj() or t.is_neg()
 
 
-_LAZY = (
-    (ViewStep(aten._conj.default, (), {}), torch.is_conj),
-    (ViewStep(aten._neg_view.default, (), {}), torch.is_neg),
-)
+_LAZY = {
+    torch.is_conj: ViewStep(aten._conj.default, (), {}),
+    torch.is_neg: ViewStep(aten._neg_view.default, (), {}),
+}

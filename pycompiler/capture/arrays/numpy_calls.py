@@ -94,7 +94,7 @@ def _element(cx: Capture, array: Array, key: Value, made: Value) -> Value:
     places = key.items if isinstance(key, Tuple) and key.cls is tuple else [key]
     plain = all(isinstance(k, Const) and type(k.value) is int for k in places)
     source, real = array.source, None if array.scalar else array.tensor.real
-    quiet = not (cx.graph.written or cx.graph.happened or cx.effects)
+    quiet = not (cx.facts.writes or cx.graph.happened or cx.effects)
     if not (plain and quiet and isinstance(made, Array) and made.scalar) or source is None or real is None:
         return made
     if not numpy_arrays.is_taken(made.python_type()):

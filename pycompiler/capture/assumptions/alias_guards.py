@@ -61,10 +61,10 @@ def guard_mutated(cx: Capture) -> None:
 def _guard_gradients(cx: Capture) -> None:
     """A tensor with a new gradient must not be another tensor whose gradient the program read."""
     if any(w.kind == "grad" for w in cx.effects.journal):
-        saw = cx.effects.looks.saw
+        saw = cx.facts.saw
         looked = [
             v for v in cx.by_id.values()
-            if isinstance(v, Tensor) and (saw(("grad", id(v), None)) or "grad" in v.overlay)
+            if isinstance(v, Tensor) and (saw("grad", v) or "grad" in v.overlay)
         ]  # fmt: skip
         first, *others = dict.fromkeys(v.source for v in looked if v.source is not None)
         if others:
@@ -119,7 +119,7 @@ class Namespaces:
         """
         if not self._objects:
             return {}
-        saw = self.cx.effects.looks.saw
+        saw = self.cx.facts.saw
         keys = (*keys_of(changed.real), *(k.value.const() for k in changed.known() if k.value.is_const()))
         names = {k for k in keys if type(k) is str}
         asked = (k.value for k in changed.known())
@@ -128,7 +128,7 @@ class Namespaces:
         return {
             id(instance_dict(o.real)): o.namespace_source()
             for o in self._objects
-            if every or any(saw(("attribute", id(o), n)) for n in names) or saw(("attributes", id(o)))
+            if every or any(saw("attribute", o, n) for n in names) or saw("attributes", o)
         }
 
     @functools.cached_property

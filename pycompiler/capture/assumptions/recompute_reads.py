@@ -3,15 +3,14 @@ values.
 
 In: places that are read while a body is traced, and places that the frame writes later.
 Out: a `Break` before the checkpoint's call, if a place is both; eager then makes the call.  Also the places to check
-when the backward starts (`recompute_checks.py`), since any code may write them until then.  A place is (kind, id of
-its owner, name).
+when the backward starts (`recompute_checks.py`), since any code may write them until then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +18,7 @@ from torch import fx
 
 from pycompiler.capture.assumptions.recompute_checks import RecomputeCheck
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.effects.fact_log import FactLog, Location
 from pycompiler.capture.recording.input_symbols import Sizes
 from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import Cell, LazyObject, Value
@@ -32,14 +32,11 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.higher_order import register_gradient_hook
 from pycompiler.ir.source import Source
-from pycompiler.operators.kernel_type_checks import memory_of
 
 if TYPE_CHECKING:
     from pycompiler.capture.interpreter.evaluation import Frame
 
-ReadLocation = tuple[Any, ...]
 CONTAINERS = (Sequence, Dict, Set)
-WHOLE = ("attributes", "cell")  # kinds of places without names
 MADE = (List, Deque, Dict, Set, Object)  # mutable containers and objects
 NUMBERS = ("int", "minus", "float")  # kinds of origins of symbols; sizes are compared with their tensors
 UNWATCHED = ("global_state", "no_alias", "sizes", "data")  # guards on more than one place
@@ -49,10 +46,11 @@ UNWATCHED = ("global_state", "no_alias", "sizes", "data")  # guards on more than
 class BodyReads:
     """The reads of one body, including inner bodies, and the graph's call that it is part of."""
 
-    watched: set[tuple[str, Source, Any]]  # places by source
-    tensors: dict[Source, None]  # sources of the tensors that the body reaches
-    made: tuple[Value, ...]  # containers and objects of the frame that the body reaches
-    steps: dict[ReadLocation, int]  # place → step of the root frame at which the body was called
+    step: int  # of the root frame at which the body was called
+    live: bool = True  # whether a backward may still go through it
+    watched: set[tuple[str, Source, Any]] = field(default_factory=set)  # places by source
+    tensors: dict[Source, None] = field(default_factory=dict)  # sources of the tensors that the body reaches
+    made: tuple[Value, ...] = ()  # containers and objects of the frame that the body reaches
     call: fx.Node | None = None
 
     def starts(self) -> list[torch.Tensor]:
@@ -106,40 +104,22 @@ class Rebound:
         )
 
 
-class PlaceReads:
-    """The places that one capture reads, and the bodies that read them."""
+class RecomputeReads:
+    """The bodies of one capture, and their reads.  `facts`: the log, which has all reads."""
 
-    def __init__(self) -> None:
-        self._seen: set[ReadLocation] = set()
-        self._constants: set[ReadLocation] = set()
-        self._open: list[dict[ReadLocation, Value | None]] = []
-        self._kept: dict[int, Any] = {}  # objects whose ids identify places, held so that the ids stay valid
-        self._owners: dict[
-            ReadLocation, Source
-        ] = {}  # place → its owner's source, for places that existed before the frame
+    def __init__(self, facts: FactLog) -> None:
+        self.facts = facts
+        self._open: list[dict[Location, Value | None]] = []
+        self._owners: dict[Location, Source] = {}  # the source of the owner, if it existed before the frame
+        self._body: BodyReads | None = None  # the outermost body that is traced
         self.bodies: list[BodyReads] = []  # the outermost bodies
         self.rebound: list[Rebound] = []
-        self._steps: dict[ReadLocation, int] = {}  # place → step of the root frame at which the checkpoint was called
-        self._inside: dict[ReadLocation, int] = {}  # the same for the inner bodies of the body that is traced
-
-    def saw(self, place: ReadLocation) -> bool:
-        """Whether the program has read the place."""
-        return place in self._seen
-
-    def saw_constant(self, place: ReadLocation) -> bool:
-        """Whether the place held a constant when the frame began, and the program read it."""
-        return place in self._constants
 
     def at(self, kind: str, of: Any, name: str | None, value: Value | None, owner: Source | None) -> None:
-        """Record that the program reads `value` at a place.  The capture holds the owner, since its id identifies the
-        place."""
-        place: ReadLocation = (kind, id(of)) if kind in WHOLE else (kind, id(of), name)
-        self._kept[id(of)] = of
-        self._seen.add(place)
+        """Record that the program reads `value` at a location."""
+        place = self.facts.read(kind, of, name, constant=isinstance(value, PLAIN_VALUES))
         if owner is not None and self._open:
             self._owners[place] = owner
-        if isinstance(value, PLAIN_VALUES):
-            self._constants.add(place)
         for seen in self._open:
             seen[place] = value
 
@@ -160,54 +140,49 @@ class PlaceReads:
         `rebound` receives the variables that the body reads and a frame may set again, with their values.  The caller
         then traces the body again when they are set.  Without `rebound`, such variables break the graph.
         """
-        seen: dict[ReadLocation, Value | None] = {}
+        seen: dict[Location, Value | None] = {}
+        body = self._body if self._body is not None and self._open else BodyReads(step)
         self._open.append(seen)
+        self._body = body
         try:
             yield
         finally:
             self._open.remove(seen)
-        cells = {place[1] for place in seen if place[0] == "cell"}
+        cells = {place.owner for place in seen if place.kind == "cell"}
         for frame in frames if cells else ():
             for name in set_later(frame):
                 cell = frame.free.get(name) or frame.locals.get(name)
                 if id(cell) in cells and rebound is not None and isinstance(cell, Cell):
                     rebound[cell] = cell.contents
-                    seen.pop(("cell", id(cell)), None)
+                    seen.pop(self.facts.location("cell", cell), None)
                 elif id(cell) in cells:
                     where = frame.code.co_name
                     raise Break(
                         "inner-graph", f"the passed function reads the variable {name}, which {where}() may set again"
                     )
         containers = _reachable([*args, *filter(None, seen.values())])
-        places = [*seen, *(("contents", id(v)) for v in containers)]
-        self._kept.update((id(v), v) for v in containers)
-        self._note(places, step, self._inside)
+        for place in (*seen, *(self.facts.location("contents", v) for v in containers)):
+            self.facts.read_again(place, body)
         if not self._open:
-            watched = {_by_source(p, self._owners[p]) for p in seen if p in self._owners}
-            watched |= {("contents", v.source, None) for v in containers if isinstance(v, CONTAINERS) and v.source}
-            tensors = {v.source: None for v in containers if isinstance(v, Tensor) and v.source is not None}
-            made = tuple(v for v in containers if v.source is None and isinstance(v, MADE))
-            self.bodies.append(BodyReads(watched, tensors, made, self._inside))
-            self._inside = {}
+            body.watched = {_by_source(p, self._owners[p]) for p in seen if p in self._owners}
+            body.watched |= {("contents", v.source, None) for v in containers if isinstance(v, CONTAINERS) and v.source}
+            body.tensors = {v.source: None for v in containers if isinstance(v, Tensor) and v.source is not None}
+            body.made = tuple(v for v in containers if v.source is None and isinstance(v, MADE))
+            self.bodies.append(body)
 
     def called(self, node: fx.Node) -> None:
         """`node` is the call in the outermost graph of all bodies that have none yet."""
         for body in self.bodies if not self._open else ():
             body.call = body.call or node
 
-    def tensors(self, found: Iterable[Tensor], step: int) -> None:
-        """A body reads these tensors."""
+    def tensors(self, found: Iterable[Tensor]) -> None:
+        """The last body reads these tensors."""
+        body = self._body if self._open else self.bodies[-1]
+        assert body is not None
         for tensor in found:
-            self._kept[id(tensor.fake)] = tensor.fake
-            self._note([("memory", tensor.memory)], step, self._inside if self._open else self.bodies[-1].steps)
+            self.facts.read_again(self.facts.storage(tensor.fake).location, body)
             if tensor.source is not None and not self._open:
-                self.bodies[-1].tensors[tensor.source] = None
-
-    def _note(self, places: Iterable[ReadLocation], step: int, body: dict[ReadLocation, int]) -> None:
-        """A body called at this step reads these places."""
-        for place in places:
-            self._steps.setdefault(place, step)
-            body.setdefault(place, step)
+                body.tensors[tensor.source] = None
 
     def go_backward(self) -> None:
         """A backward in the frame may run functions of checkpoints."""
@@ -225,13 +200,14 @@ class PlaceReads:
         `is_spent`: whether each path back from a tensor ends at a spent node.  Bodies behind such nodes read nothing
         any more.
         """
-        live = [b for b in self.bodies if b.call is None or not (found := b.starts()) or not all(map(is_spent, found))]
-        if len(live) < len(self.bodies) and not self._open:
-            self.bodies, self._steps = live, {}
-            calls = {body.call for body in live}
-            self.rebound = [r for r in self.rebound if r.call in calls]
-            for body in live:
-                self._steps = body.steps | self._steps
+        if self._open:
+            return
+        for body in self.bodies:
+            found = body.starts() if body.call is not None else []
+            body.live = not found or not all(map(is_spent, found))
+        self.bodies = [body for body in self.bodies if body.live]
+        calls = {body.call for body in self.bodies}
+        self.rebound = [r for r in self.rebound if r.call in calls]
 
     @property
     def open(self) -> bool:
@@ -242,18 +218,6 @@ class PlaceReads:
     def watches(self) -> bool:
         """Whether there may be places to check again."""
         return any(body.watched or body.tensors or body.made for body in self.bodies)
-
-    def change(self, *places: ReadLocation) -> None:
-        """The program writes these places: break if a checkpoint has read one."""
-        for place in places if self._steps else ():
-            step = self._steps.get(place)
-            if step is not None:
-                raise Break("inner-graph", "the frame changes an object that an earlier checkpoint has read", step)
-
-    def writes(self, fakes: Iterable[Any]) -> None:
-        """The program may write these tensors."""
-        if self._steps:
-            self.change(*(("memory", memory_of(fake)) for fake in fakes))
 
 
 def recompute_check(
@@ -324,12 +288,12 @@ def _lacks(guard: Guard) -> tuple[str, Source, Any]:
     return LACKS[guard.kind], guard.source, guard.arg
 
 
-def _by_source(place: ReadLocation, owner: Source) -> tuple[str, Source, Any]:
+def _by_source(place: Location, owner: Source) -> tuple[str, Source, Any]:
     """A place by its owner's source."""
-    kind, name = place[0], place[-1]
+    kind, name = place.kind, place.name
     if kind == "attributes":
         return "contents", owner.then("instance_dict"), None
-    return kind, owner, None if kind == "cell" else name
+    return kind, owner, name
 
 
 def _place_of(source: Source) -> tuple[str, Source, Any]:

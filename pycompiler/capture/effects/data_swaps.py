@@ -18,6 +18,17 @@ class MutableConstant(Protocol):
     value: int
 
 
+class TensorVersion(Protocol):
+    """A tensor with replaced data."""
+
+    fake: torch.Tensor
+    version: int
+    is_leaf: bool
+
+    @property
+    def exists(self) -> bool: ...
+
+
 class AliasWrites:
     """The number of writes to a tensor with replaced data through its aliases, which have version counters of their
     own.
@@ -27,8 +38,8 @@ class AliasWrites:
     counted.
     """
 
-    def __init__(self, fake: torch.Tensor, exists: bool, made_at: int | None) -> None:
-        self.fake, self.exists, self.made_at = fake, exists, made_at
+    def __init__(self, tensor: TensorVersion, made_at: int | None) -> None:
+        self.tensor, self.exists, self.made_at = tensor, tensor.exists, made_at
         self.aliases = list[fx.Node]()
         self.count: MutableConstant | None = None
         self.seen = 0
@@ -36,10 +47,10 @@ class AliasWrites:
     def take(self, alias: fx.Node, count: MutableConstant) -> None:
         """Register another alias, whose writes are counted in another constant."""
         self.aliases.append(alias)
-        self.count, self.seen = count, self.fake._version
+        self.count, self.seen = count, self.tensor.version
 
     def shares(self, fake: object) -> bool:
-        return isinstance(fake, torch.Tensor) and (fake is self.fake or shares_version(fake, self.fake))
+        return isinstance(fake, torch.Tensor) and shares_version(fake, self.tensor.fake)
 
     def is_of_alias(self, node: fx.Node) -> bool:
         """Whether a node is an alias, or a view of one."""
@@ -50,13 +61,13 @@ class AliasWrites:
 
     def look(self, written: list[fx.Node]) -> None:
         """Call after a call that wrote these nodes."""
-        grown, self.seen = self.fake._version - self.seen, self.fake._version
+        grown, self.seen = self.tensor.version - self.seen, self.tensor.version
         by_alias = {self.is_of_alias(n) for n in written if self.shares(n.meta["example_value"])}
         if grown and len(by_alias) > 1:
             raise Break(
                 "unsupported-operation", "a write to replaced data through tensors with the old and with the new data"
             )
-        if self.exists and True in by_alias and not self.fake.is_leaf:
+        if self.exists and True in by_alias and not self.tensor.is_leaf:
             # Generated code gives an existing tensor detached data, after the graph.
             raise Break(
                 "tensor-attribute-store",

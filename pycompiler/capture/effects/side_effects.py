@@ -20,9 +20,10 @@ from typing import Any
 
 from torch import fx
 
-from pycompiler.capture.assumptions.recompute_reads import PlaceReads, ReadLocation
+from pycompiler.capture.assumptions.recompute_reads import RecomputeReads
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.effects.attribute_dicts import NamespaceViews, is_globals
+from pycompiler.capture.effects.fact_log import FactLog, Location
 from pycompiler.capture.values.attributes import WRITTEN, instance_dict, is_behind_python_descriptor
 from pycompiler.capture.values.base import Cell, StandIn, TracebackEntry, Value, next_age
 from pycompiler.capture.values.constant import Const
@@ -94,19 +95,20 @@ def may_end(value: Value, depth: int = 3) -> bool:
 class Effects:
     """All pending writes of one frame, in order."""
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, facts: FactLog) -> None:
+        self.facts = facts
         self.graph = graph  # the outermost graph: tensors of inner ones cannot be stored
         self.journal: list[Write] = []
-        self.moved: set[ReadLocation] = set()
+        self.moved: set[Location] = set()
         """Attributes that were deleted and stored again: they come last among the object's attributes."""
         self.changes = 0  # number of writes, without calls
         self.globals: dict[tuple[int, str], Value] = {}
-        self._last: dict[ReadLocation, int] = {}  # place -> its last entry
-        self._entries: collections.Counter[ReadLocation] = collections.Counter()
+        self._last: dict[Location, int] = {}  # place -> its last entry
+        self._entries: collections.Counter[Location] = collections.Counter()
         self._noise = -1  # the last entry that may run code
         self.advanced: dict[int, Value] = {}  # existing iterators that the program advanced
         self._following = False  # whether the steps of an iterator come with another iterator's
-        self.looks = PlaceReads()
+        self.looks = RecomputeReads(facts)
         self.namespaces = NamespaceViews()
         self.drops: dict[Any, tuple[str, str | None, Any]] = {}  # old objects that may end: places and values
         self.works: list[Any] = []  # running collectives (`capture/library/torch_functions/distributed.py`)
@@ -125,7 +127,7 @@ class Effects:
         return "\n".join(f"  {LINES[w.kind](w)}" for w in self.journal)
 
     def _write(
-        self, place: ReadLocation, kind: str, target: Any, *, quiet: bool, name: str | None = None, anew: bool = False
+        self, place: Location, kind: str, target: Any, *, quiet: bool, name: str | None = None, anew: bool = False
     ) -> Write:
         """The entry for a write to `place` that happens now.
 
@@ -163,7 +165,7 @@ class Effects:
 
     def is_written(self, container: Value) -> bool:
         """Whether an existing container is changed."""
-        return ("contents", id(container)) in self._last or any(v is container for v in self.waiting)
+        return Location("contents", id(container)) in self._last or any(v is container for v in self.waiting)
 
     def written(self) -> list[Value]:
         """The objects and containers that are changed."""
@@ -185,7 +187,7 @@ class Effects:
         self.advanced[id(iterator)] = iterator
         if self._following:
             return
-        place = ("advance", id(iterator))
+        place = self.facts.location("advance", iterator)
         at = self._last.get(place, -1)
         if at <= self._noise:
             at = self._last[place] = len(self.journal)
@@ -257,7 +259,7 @@ class Effects:
         """Record that a deferred call changes attributes of an existing object, or entries of a dict, by name."""
         self.waiting.append(changed)
         if isinstance(changed, Dict):
-            at = self._last.get(("contents", id(changed)))
+            at = self._last.get(Location("contents", id(changed)))
             if at is not None and self.journal[at].after is None:
                 self.journal[at].after = state_of(changed)
             self.namespaces.write(changed.real)
@@ -318,13 +320,13 @@ class Effects:
         """Record that an exception passes through a frame.  A new exception gets its traceback when it is built."""
         exception.passed = [*exception.passed, place]
         if exception.source is not None:
-            self._write(("traceback", id(exception)), "traceback", exception, quiet=True)
+            self._write(self.facts.location("traceback", exception), "traceback", exception, quiet=True)
 
     def mutate(self, container: Value, drops: Iterable[Value] | None = None) -> None:
         """Call before a container changes; only existing ones need a replay.  `drops`: the values that may go out
         (None: any)."""
         self.allow(container, container.describe())
-        self.looks.change(("contents", id(container)))
+        place = self.facts.change("contents", container)
         if isinstance(container, Dict):
             if container.real is not None and is_globals(container.real):
                 raise Break("mutation-unsupported", "the globals of a module, changed through a dict")
@@ -335,7 +337,6 @@ class Effects:
         if container.source is not None:
             loud = [v for v in gone if not is_harmless(v)]
             self._ask(container, loud, whole=drops is None)
-            place = ("contents", id(container))
             first = place not in self._last
             made = self._write(place, "contents", container, quiet=not loud)
             made.keeps = (first or made.keeps) and all(isinstance(v, PLAIN_VALUES) for v in gone)
@@ -396,8 +397,8 @@ class Effects:
             memory = instance_dict(obj.real)
             self.namespaces.reached(memory, obj)
             self.namespaces.write(memory)
-        place = ("attribute", id(obj), name)
-        self.looks.change(place, ("attributes", id(obj)))
+        place = self.facts.change("attribute", obj, name)
+        self.facts.change("attributes", obj)
         old = obj.overlay.get(name)
         anew = old is DELETED and value is not DELETED
         if anew:  # it becomes the last attribute
@@ -408,7 +409,7 @@ class Effects:
             quiet = (
                 is_harmless(old)
                 if old is not None
-                else self.looks.saw_constant(place) and not is_behind_python_descriptor(obj.cls, name)
+                else self.facts.saw_constant(place) and not is_behind_python_descriptor(obj.cls, name)
             )
             held = instance_dict(obj.real) or {}
             if name not in held:
@@ -419,8 +420,7 @@ class Effects:
     def set_class(self, cls: Any, name: str, value: Value, step: int | None) -> None:
         """`cls.name = value` for a class, at this step; lookups find it from now on."""
         self.allow(None, f"{cls.describe()}.{name}")
-        place = ("class", id(cls.cls), name)
-        self.looks.change(place)
+        place = self.facts.change("class", cls.cls, name)
         WRITTEN[threading.get_ident(), id(cls.cls), name] = StandIn(value)
         made = self._write(place, "class", cls, quiet=True, name=name)
         made.value, made.before = value, step
@@ -428,8 +428,7 @@ class Effects:
     def set_grad(self, tensor: Tensor, value: Value) -> None:
         """`tensor.grad = value`; the old gradient ends quietly."""
         self.allow(tensor, f"{tensor.describe()}.grad")
-        place = ("grad", id(tensor), None)
-        self.looks.change(place)
+        place = self.facts.change("grad", tensor)
         tensor.overlay["grad"] = value
         if tensor.exists:
             self._write(place, "grad", tensor, quiet=True).value = value
@@ -437,8 +436,8 @@ class Effects:
     def set_flag(self, tensor: Tensor, value: bool) -> None:
         """`tensor.requires_grad_(value)` of an existing tensor."""
         self.allow(tensor, f"{tensor.describe()}.requires_grad")
-        self.looks.writes([tensor.fake])
-        self._write(("flag", id(tensor), None), "flag", tensor, quiet=True).value = Const(value)
+        self.facts.change_memory(tensor.fake)
+        self._write(self.facts.location("flag", tensor), "flag", tensor, quiet=True).value = Const(value)
 
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         self.allow(None, f"global {name}")
@@ -446,11 +445,10 @@ class Effects:
             raise Break("mutation-unsupported", f"builtins.{name}")
         self.namespaces.reached(namespace, None)
         self.namespaces.write(namespace)
-        place = ("global", id(namespace), name)
-        self.looks.change(place)
+        place = self.facts.change("global", namespace, name)
         old = self.globals.get((id(namespace), name))
         self.globals[id(namespace), name] = value
-        quiet = is_harmless(old) if old is not None else self.looks.saw_constant(place)
+        quiet = is_harmless(old) if old is not None else self.facts.saw_constant(place)
         self.drop([old] if old is not None else namespace, name)
         self._write(place, "global", namespace, quiet=quiet, name=name).value = value
 
@@ -462,14 +460,14 @@ class Effects:
 
     def set_cell(self, cell: Cell, value: Value | None) -> None:
         self.allow(cell, cell.describe())
-        self.looks.change(("cell", id(cell)))
+        place = self.facts.change("cell", cell)
         quiet = cell.contents is None or is_harmless(cell.contents)
         self.drop([] if cell.contents is None else [cell.contents])
         self.unbind(cell.contents)
         cell.contents = value
         cell.changed = True
         if cell.source is not None:
-            self._write(("cell", id(cell)), "cell", cell, quiet=quiet).value = value
+            self._write(place, "cell", cell, quiet=quiet).value = value
 
 
 def _object(value: Any) -> Any:

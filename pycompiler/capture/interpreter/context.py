@@ -23,6 +23,7 @@ from pycompiler.capture.assumptions import inherited_guards
 from pycompiler.capture.assumptions.alias_guards import COMPARED, may_be
 from pycompiler.capture.assumptions.custom_op_reads import OperatorWrites
 from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.effects.fact_log import FactLog
 from pycompiler.capture.effects.side_effects import Effects
 from pycompiler.capture.interpreter import calls
 from pycompiler.capture.interpreter.torch_function import STACK, TorchFunctionState
@@ -121,8 +122,9 @@ class Capture:
         if self.sizes.symbols is not None:
             self.sizes.symbols.place = lambda: self.user_stack
         self.fake_mode = new_fake_mode(symbolic=symbolic)
+        self.facts = FactLog()
         self.graph = GraphBuilder(self, self.fake_mode)
-        self.effects = Effects(self.graph.graph)
+        self.effects = Effects(self.graph.graph, self.facts)
         self.items = ScalarReads(self)
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
@@ -158,7 +160,7 @@ class Capture:
         # device of each open `with`, and the step that entered it
         self.devices: list[tuple[torch.device, int | None]] = []
         self.default_device: torch.device | None = None  # the default device that the program has set
-        self.inference = Inference()
+        self.inference = Inference(self.facts)
         self.registered: list[tuple[int, Dict, int | None]] = []  # module hooks: number, dict, step
         self.stopped_by: Value | None = None  # the generator or exception that ended the iterator advanced last
         self.stopper: type[Exception] = Exception

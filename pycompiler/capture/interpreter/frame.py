@@ -577,7 +577,7 @@ class _CaptureAttempts:
         gradients.check_leaves(cx, leaving)
         backward_hooks.check(cx, leaving)
         parameters.check(cx, [t.fake for t in head.outputs])
-        cx.graph.check_picks(t.fake for t in head.outputs)
+        cx.facts.check_copies(cx.facts.known(t.fake for t in head.outputs))
         # in a kernel, a view of an argument depends on too much
         if self.kernel and any(map(cx.graph.is_given, head.outputs)):
             raise SkipFrame("a result that shares memory with an argument, in the kernel of an operator")
@@ -590,6 +590,7 @@ class _CaptureAttempts:
             inputs = [t.source for t in cx.graph.used]
             examples = [Example(t.fake, t.layout, t.aliased, t.make) for t in cx.graph.used]
         errors = cx.errors_of_data
+        errors.done.writes = cx.facts.lasts
         errors.done.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
         errors.done.given = bool(cx.graph.generators)
         code: types.CodeType | None = None

@@ -31,7 +31,6 @@ from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.symbolic_numbers import Symbolic, is_unbacked
 from pycompiler.capture.values.tensor import GraphOnly, Tensor
 from pycompiler.ir.source import Source
-from pycompiler.operators.kernel_type_checks import memory_of
 from pycompiler.symbolic.number_nodes import symbol_of
 from pycompiler.torch_compat import torch_state
 from pycompiler.torch_compat.fake_mode import Layout, is_inference
@@ -73,15 +72,18 @@ class Tracer(GraphBuilder):
         self.indexes = outer.indexes
         self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
         self._own: list[fx.Node] = []  # placeholders of the function's own arguments
+        self._mapped = set[fx.Node]()  # of these: the placeholders of slices
         self._lifted: dict[fx.Node, Lifted] = {}  # placeholder → its outer value
         self._lift: dict[object, fx.Node] = {}  # outer node, symbol or generator (`key_of_lifted`) → placeholder
+        self.begun = self.facts.mark()
         self.once = levels and not later  # whether the function is called as often as in eager mode
 
     # inputs ---------------------------------------------------------------------------------------------------
-    def argument(self, fake: torch.Tensor) -> Tensor:
-        """An argument of the function: a tensor with a new placeholder."""
+    def argument(self, fake: torch.Tensor, *, mapped: bool = False) -> Tensor:
+        """An argument of the function: a tensor with a new placeholder.  `mapped`: by a `vmap`."""
         value = Tensor(self._placeholder(f"arg_{len(self.given)}", fake), fake)
         self._own.append(value.node)
+        self._mapped |= {value.node} if mapped else set()
         self.by_fake[id(fake)] = value
         return value
 
@@ -182,7 +184,7 @@ class Tracer(GraphBuilder):
 
     def is_mapped(self, tensor: Tensor) -> bool:
         # another transform: the wrapped tensor is checked instead
-        if not any(node.meta.get("mapped") for node in self._own):
+        if not self._mapped:
             return False
         if tensor.node.graph is not self.graph:
             return self.outer.is_mapped(tensor)
@@ -190,7 +192,7 @@ class Tracer(GraphBuilder):
         while todo:
             node = todo.pop()
             outside = self._lifted.get(node)
-            if node.meta.get("mapped") or (isinstance(outside, Tensor) and self.outer.is_mapped(outside)):
+            if node in self._mapped or (isinstance(outside, Tensor) and self.outer.is_mapped(outside)):
                 return True
             if node not in seen:
                 seen.add(node)
@@ -264,7 +266,7 @@ class Tracer(GraphBuilder):
 
     def _writes(self, held: Iterable[torch.Tensor]) -> bool:
         """Whether a call writes memory of these tensors without a change of their version (`x.data.add_`)."""
-        return any(memory_of(t) in self.written for t in held)
+        return any(self.facts.is_written(t, self.begun) for t in held)
 
 
 @contextmanager
@@ -298,14 +300,17 @@ def inner_tracer(
     state, functions = torch_state.read_state(), cx.functions.now()
     torch_state.write_state({**state, **started})
     begun = torch_state.read_state()
-    mark = cx.effects.begin(pure)
+    mark, ended = cx.effects.begin(pure), False
     try:
         yield tracer
         if torch_state.read_state() != begun or cx.functions.now() != functions:
             raise Break("inner-graph", "the passed function leaves global torch state changed")
+        ended = True
     except Raised as raised:
         raise Break("inner-graph", f"the passed function raises {raised.value.describe()}") from None
     finally:
+        if not ended:  # nothing runs the graph
+            cx.facts.undo(tracer.begun)
         cx.effects.end(mark)
         cx.graph = outer
         torch_state.write_state(state)

@@ -244,9 +244,13 @@ class Head:
 
     def counts_alone(self) -> None:
         """Break if an output would be a view of replaced data: it would not share the tensor's version counter."""
-        for writes in self.cx.graph.replaced.values():
+        for writes in self.cx.facts.swaps.values():
             for tensor in self.outputs:
-                if tensor.fake is not writes.fake and writes.is_of_alias(tensor.node) and writes.shares(tensor.fake):
+                if (
+                    tensor.fake is not writes.tensor.fake
+                    and writes.is_of_alias(tensor.node)
+                    and writes.shares(tensor.fake)
+                ):
                     raise Break("unsupported-operation", "a view of replaced data leaves the graph", writes.made_at)
 
     def only_referred(self) -> None:

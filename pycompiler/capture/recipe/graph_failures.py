@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from pycompiler.capture.semantics.tracebacks import nodes_run, walk
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.ir.plan import StepNote
 
 
@@ -22,9 +23,10 @@ def had_no_effect(error: BaseException) -> bool:
     if len(found) != 1:
         return False
     (*before, last), frame = found[0]
-    if "lasts" not in last.meta or any(n.meta.get("lasts") for n in before):
+    lasts = effects_of(last).lasts
+    if lasts is None or any(effects_of(n).lasts for n in before):
         return False
-    return not last.meta["lasts"] or _checks_before(last, frame.f_locals)
+    return not lasts or _checks_before(last, frame.f_locals)
 
 
 def _checks_before(node: fx.Node, values: dict[str, Any]) -> bool:
@@ -34,7 +36,7 @@ def _checks_before(node: fx.Node, values: dict[str, Any]) -> bool:
     tensor, whose version counter does not count, only at the write.
     """
     written = values.get(str(node.args[0])) if node.args else None
-    if not isinstance(written, torch.Tensor) or node.meta.get("acts") or node.meta.get("refuses"):
+    if not isinstance(written, torch.Tensor) or effects_of(node).acts or effects_of(node).refuses:
         return False
     try:
         return isinstance(written._version, int)

@@ -374,6 +374,10 @@ def _with_attributes(head: Head, value: Tensor, name: str, load: Code) -> None:
 
 
 def _array(head: Head, value: Array, name: str) -> None:
+    if (
+        value.tensor.exists and (swap := head.cx.facts.swaps.get(value.tensor)) is not None
+    ):  # swapped only after this code
+        raise Break("unsupported-operation", "an array of replaced data leaves the graph", swap.made_at)
     of = number_of if value.scalar else read_only_array_of if value.fixed == READ_ONLY else array_of
     head.store(head.call(of, head.load(value.tensor)), name)
 

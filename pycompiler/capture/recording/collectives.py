@@ -54,7 +54,8 @@ def _wait(cx: Capture, fn: Any, given: list[Tensor], args: list[Value], kwargs: 
     finally:
         cx.graph.lands = False
     if not _is_torchs(cx):
-        cx.graph.waited |= {t.memory for t in _tensors(cx, made)}
+        for t in _tensors(cx, made):
+            cx.facts.storage(t.fake).waited = True
     elif any(t.requires_grad for t in _tensors(cx, made)):
         # Autograd rejects a write to the result of a wait, which is its argument; eager has a separate tensor there.
         copies = [cx.graph.call_method("clone", [t], {}) for t in _tensors(cx, made)]

@@ -7,13 +7,13 @@ index, a size, lengths of sequences), until the tensor or its memory is written.
 from __future__ import annotations
 
 import operator
-from collections.abc import Container
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
+from pycompiler.capture.effects.fact_log import FactLog, StorageFacts
+from pycompiler.operators.kernel_type_checks import tensors_of
 
 MOST = 4096
 """elements"""
@@ -27,21 +27,21 @@ KINDS = (torch.int64, torch.int32, torch.bool)
 
 
 class KnownTensors:
-    """The known tensors of one graph: fake -> real tensor with the same numbers, and the version.
+    """The known tensors of one graph: fake -> real tensor with the same numbers, its storage, and the end of the log.
 
-    `written`: memory that calls have written, under any name.
+    `facts`: the log of writes, under any name.
     """
 
-    def __init__(self, written: Container[int]) -> None:
-        self.written = written
-        self.known: dict[int, tuple[torch.Tensor, torch.Tensor, int | None]] = {}
+    def __init__(self, facts: FactLog) -> None:
+        self.facts = facts
+        self.known: dict[int, tuple[torch.Tensor, torch.Tensor, StorageFacts, int]] = {}
 
     def of(self, fake: torch.Tensor) -> torch.Tensor | None:
         """A real tensor with the numbers of `fake`, which must not be written; None if they are not known."""
-        found = self.known.get(id(fake))
-        if found is None or _version(found[0]) != found[2] or memory_of(found[0]) in self.written:
+        if id(fake) not in self.known:
             return None
-        return found[1]
+        _, real, storage, mark = self.known[id(fake)]
+        return None if self.facts.storage(fake) is not storage or self.facts.is_written(fake, mark) else real
 
     def note(self, call: Any, result: Any) -> None:
         """Record a call that writes nothing."""
@@ -54,17 +54,12 @@ class KnownTensors:
             return
         for fake, real in zip(made, found, strict=True):
             if real.shape == fake.shape and real.dtype == fake.dtype:
-                self.known[id(fake)] = fake, real, _version(fake)
+                self.known[id(fake)] = fake, real, self.facts.storage(fake), self.facts.mark()
 
     def _folds(self, call: Any) -> bool:
         return call.target in FOLD and bool(call.operands) and all(
             self.of(n.meta["example_value"]) is not None for n in call.given
         )  # fmt: skip
-
-
-def _version(fake: torch.Tensor) -> int | None:
-    """None for an inference tensor, which does not count writes; a write shows in its memory."""
-    return None if fake.is_inference() else fake._version
 
 
 def _with(given: Any, folded: KnownTensors) -> Any:

@@ -23,8 +23,7 @@ from torch._subclasses.fake_tensor import (
 
 from pycompiler import config
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.effects.data_swaps import AliasWrites
-from pycompiler.capture.effects.input_memory import InputMemory
+from pycompiler.capture.effects.fact_log import IndexCopy
 from pycompiler.capture.recording.call_arguments import (
     OwnTensors,
     dtype_of,
@@ -52,6 +51,7 @@ from pycompiler.capture.values.tensor import GraphOnly, Tensor
 from pycompiler.ir import higher_order
 from pycompiler.ir.cuda_graph_override import OVERRIDE
 from pycompiler.ir.nested_regions import REGION
+from pycompiler.ir.node_effects import NodeEffects, effects_of
 from pycompiler.ir.source import Source
 from pycompiler.ir.weak_guards import weak_source
 from pycompiler.operators import flex_attention
@@ -118,11 +118,9 @@ class GraphBuilder:
         self.generators: dict[object, fx.Node] = {}  # by identity
         self.numbers = SizeNodes(self.graph, self._symbol)
         self.bound: UnbackedBindings[Tensor] = UnbackedBindings(self.graph, cx.sizes, self.by_fake)
-        self.memory = InputMemory()
-        self.replaced: dict[Tensor, AliasWrites] = {}  # tensors whose data were replaced
+        self.facts = cx.facts
         self.happened = False  # an operation that cannot be repeated
-        self.written: dict[int, None] = {}  # memory that calls wrote, in order
-        self.folded = KnownTensors(self.written)
+        self.folded = KnownTensors(self.facts)
         self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
         self.used: list[GraphInput] = []  # inputs of the finished graph
         self.in_region = self.regions = 0  # current nesting of regions, and their number so far
@@ -144,9 +142,6 @@ class GraphBuilder:
         # Autograd nodes of fakes, and the hooks on them: `capture/library/gradients/backward_hooks.py`.
         self.hooks: dict[Any, Any] = {}
         self.descending = False  # whether a backward is running through them
-        self.picks: list[
-            tuple[torch.Tensor, torch.Tensor, int | None]
-        ] = []  # copies that stand for views: copy, viewed tensor, step
         self.levels = (
             False  # whether tensors are wrapped when the graph runs (a transform's body, `interpreter/tracers.py`)
         )
@@ -154,7 +149,6 @@ class GraphBuilder:
         self.reentrant = False  # whether the graph runs with grad mode off before it runs with it on
         self.later = False  # whether the graph runs in a backward, with an unknown grad mode
         self.lands = False  # whether the current call is a wait for a collective
-        self.waited = set[int]()  # memory that the program waited for, and also knows under another name
         self.under = frozenset[str]()  # the transforms that the graph will run under
         self.indexes = False  # whether an integer tensor is an index whose number is never read (`flex_attention`)
 
@@ -191,7 +185,7 @@ class GraphBuilder:
         self.inputs.append(value)
         self.by_fake[id(fake)] = value
         self.versions[len(self.inputs) - 1] = fake._version
-        self.memory.add(fake, real)
+        self.facts.add_input(fake, real)
         return value
 
     def generator(self, value: Opaque) -> fx.Node:
@@ -310,25 +304,8 @@ class GraphBuilder:
             index = self.call_method("to", [index, Const(torch.int64)], {"copy": Const(kept)})
         made = self.call_function(torch.ops.aten.index.Tensor, [tensor, List([*[Const(None)] * dim, index])], {})
         assert isinstance(made, Tensor)
-        self.picks.append((made.fake, fake, self.cx.step()))
+        self.facts.copies.append(IndexCopy(self.facts.storage(made.fake), self.facts.storage(fake), self.cx.step()))
         return made
-
-    def is_picked(self, fake: torch.Tensor) -> bool:
-        """Whether the tensor has its own memory although eager has a view."""
-        return (
-            bool(self.picks)
-            and fake.layout is torch.strided
-            and memory_of(fake) in {memory_of(t) for t, _, _ in self.picks}
-        )
-
-    def check_picks(self, fakes: Iterable[torch.Tensor], *, written: bool = False) -> None:
-        """Break if such a copy, or for writes its base, is among the tensors.  They are passed outside or written."""
-        found = {memory_of(t) for t in fakes if t.layout is torch.strided} if self.picks else ()
-        for made, base, step in self.picks if found else ():
-            if memory_of(made) in found or (written and memory_of(base) in found):
-                raise Break(
-                    "data-dependent-value", "a view selected by a tensor index leaves the graph, or is written", step
-                )
 
     def is_mapped(self, tensor: Tensor) -> bool:
         """Whether `vmap` passes a different slice to each call of a function."""
@@ -361,11 +338,10 @@ class GraphBuilder:
         node = self.graph.call_function(target, tuple(nodes))
         made = tuple(t.fake for t in results)
         given = [n for n in operands_of(nodes, {}) if isinstance(n.meta["example_value"], torch.Tensor)]
-        self.cx.inference.look(name_of(target), examples(given), [], made)
+        self.cx.inference.look(name_of(target), examples(given), made)
         node.meta["example_value"], node.meta["strides"], node.meta["user"] = made, layouts(made), self.cx.user_stack
-        inside = [n.meta for body in bodies for n in body.graph.nodes]
-        node.meta["acts"] = any(m.get("acts") for m in inside)
-        node.meta["lasts"] = any(m.get("lasts") for m in inside)
+        inside = [effects_of(n) for body in bodies for n in body.graph.nodes]
+        node.meta["effects"] = NodeEffects(acts=any(e.acts for e in inside), lasts=any(e.lasts for e in inside))
         self._note_bodies(target)
         for i, value in enumerate(results):
             value.node = self.graph.call_function(operator.getitem, (node, i))
@@ -467,7 +443,7 @@ class GraphBuilder:
         if self.fake_mode.shape_env is None and not around:
             ordinary, once = not did.counts.others, did.counts.once > 0
             self.asker.lay(call.target, call.run, call.fakes, call.kfakes, result, ordinary=ordinary, once=once)
-        self.cx.inference.look(call.name, examples(call.operands), examples(did.written), tensors_of(result))
+        self.cx.inference.look(call.name, examples(call.operands), tensors_of(result))
         self.happened |= call.always or did.mutates or (did.counts.once > 0 and not did.draws_only)
         if not (call.always or did.mutates or did.acts or self.levels):
             self.folded.note(call, result)
@@ -479,9 +455,7 @@ class GraphBuilder:
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
         self._check_levels(call, did, result, known)
-        node = self._add(call, did, result)
-        if texts := self.cx.warned_by(call, heard, result):
-            node.meta["warns"] = texts
+        node = self._add(call, did, result, self.cx.warned_by(call, heard, result))
         if known is not None:  # an in-place operator: the result is its argument
             return known
         if given and isinstance(result, (list, tuple)):
@@ -521,35 +495,26 @@ class GraphBuilder:
 
     def _note_writes(self, call: RecordedCall, before: StateBefore, did: CallEffects) -> bool:
         """Record the writes of a call.  Returns whether it may raise an error of data after a write to inputs."""
-        name, errors = call.name, self.cx.errors_of_data
+        name, facts = call.name, self.facts
         if did.counts.writes and not did.mutates and _below_versions():
             raise Break("unsupported-operation", f"{name}, which may write, where version counters are off")
         if before.wrappers and not before.writes_in_place(did.mutates, self._write_around):
             raise Break("tensor-subclass", f"{name}, which writes, on a {type(before.wrappers[0]).__name__}")
-        late = did.refuses and (did.mutates or call.always or errors.done.writes)
+        late = did.refuses and (did.mutates or call.always or facts.lasts)
         if before.resizes:
             raise Break("unsupported-operation", f"{name}, which resizes its `out` tensor")
         if not did.mutates:
+            if call.always:
+                facts.write(name, [])
             return late
-        written = [n.meta["example_value"] for n in did.written]
-        if self.memory.is_inference(written) and not torch.is_inference_mode_enabled():
-            raise Break("global-state", f"{name}, which writes an inference tensor")  # eager raises after the write
-        self.cx.effects.looks.writes(written)
-        for changing in self.replaced.values():
-            changing.look(did.written)
-        places = {memory_of(t) for t in written if t.layout is torch.strided}
-        if not self.waited.isdisjoint(places):
-            raise Break("unsupported-operation", f"{name}, which writes a collective's result through an alias")
-        self.written |= dict.fromkeys(places)
-        self.check_picks(written, written=True)
-        checked = any(map(self.memory.may_refuse, written))  # checked before the write
+        written = examples(did.written)
         drops = not any(t.is_complex() for t in written)
         if drops and any(type(a) is complex for a in call.arguments):  # eager raises, fake tensors do not
             raise Break("operator-failed", f"{name}, which writes a complex number to a real tensor")
-        late |= checked and errors.done.writes
+        checked = any(map(facts.may_refuse, written))  # checked before the write
+        late |= checked and facts.lasts
         did.refuses |= checked
-        did.lasts = hasattr(self, "outer") or self.memory.has(written)
-        errors.done.writes |= did.lasts
+        did.lasts = facts.write(name, did.written, lasts=hasattr(self, "outer"))
         if self.levels and not hasattr(self, "outer"):  # aliases are unknown, and a rejected graph runs again
             raise Break("inner-graph", f"{name}, which writes, under a transform")
         return late
@@ -593,7 +558,6 @@ class GraphBuilder:
             draws=[t.device for t in tensors_of((result, call.fakes, call.kfakes))] if did.drawn else (),
             frames=self.cx.frames, effects=bool(self.cx.effects),
         )  # fmt: skip
-        errors.done.writes |= call.always and not did.mutates
         errors.late |= late
 
     def _check_levels(self, call: RecordedCall, did: CallEffects, result: Any, known: Tensor | None) -> None:
@@ -607,22 +571,22 @@ class GraphBuilder:
         if self.cx.errors_of_data.levelled and known is not None and not did.mutates:
             raise Break("inner-graph", f"{call.name} returns its argument, but may return a copy for other strides")
 
-    def _add(self, call: RecordedCall, did: CallEffects, result: Any) -> fx.Node:
+    def _add(self, call: RecordedCall, did: CallEffects, result: Any, warns: Sequence[str]) -> fx.Node:
         node = self.graph.create_node(call.op, call.target, tuple(call.args), call.kwargs)
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
-        node.meta["mutates"], node.meta["acts"] = did.mutates or call.always, did.acts
-        unseen = did.counts.writes > 0 and not did.mutates
-        node.meta["lasts"] = did.lasts or did.drawn or did.python or did.counts.tells > 0 or call.always or unseen
-        node.meta["refuses"], node.meta["draws"], node.meta["writes"] = did.refuses, did.draws_only, did.written
-        node.meta["wrote"] = did.counts.writes > 0
-        if did.python:
-            node.meta["python"] = True  # no trace of its operators can replace the call
+        node.meta["writes"], wrote = did.written, did.counts.writes > 0
+        unseen = wrote and not did.mutates
+        lasts = did.lasts or did.drawn or did.python or did.counts.tells > 0 or call.always or unseen
+        node.meta["effects"] = NodeEffects(
+            mutates=did.mutates or call.always, wrote=wrote, acts=did.acts, python=did.python, draws=did.draws_only,
+            refuses=did.refuses, lasts=lasts, warns=tuple(warns),
+        )  # fmt: skip
         return node
 
     def is_given(self, value: Tensor) -> bool:
         """Whether it shares memory with an input."""
-        return hasattr(self, "outer") or self.memory.has((value.fake,))
+        return hasattr(self, "outer") or self.facts.reaches_inputs((value.fake,))
 
     def known(self, fake: torch.Tensor) -> Tensor | None:
         """The value with this fake, if there is one."""
@@ -661,7 +625,7 @@ class GraphBuilder:
         before = self.inputs[at] = Tensor(value.node, was, value.real)
         before.source = value.source
         self.by_fake[id(was)] = before
-        self.memory.replace(at, was)
+        self.facts.replace_input(at, was)
         value.node.meta["example_value"] = self.placeholders[value.node].fake = was
 
     def stand_in(self, value: Tensor) -> None:
@@ -677,7 +641,7 @@ class GraphBuilder:
         self.cx.errors_of_data.done.switches = True
         self.asker.forget()
         node = self.graph.create_node("call_function", setter, args, kwargs)
-        node.meta["mutates"] = node.meta["switches"] = True
+        node.meta["effects"] = NodeEffects(mutates=True, switches=True)
         node.meta["example_value"] = result
         return node
 
@@ -854,7 +818,7 @@ class GraphBuilder:
             return False
         if self.cx.sizes.symbols is not None:  # operators that write into their own result may differ for symbols
             return False
-        if self.cx.inference.is_made(fake) or self.is_picked(fake):  # these count no writes, or another tensor's
+        if self.cx.inference.is_made(fake) or self.facts.is_copy(fake):  # these count no writes, or another tensor's
             return False
         given = [p.fake for p in self.placeholders.values() if isinstance(p.fake, torch.Tensor)]
         return all(t.layout is torch.strided and memory_of(t) != memory_of(fake) for t in given)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import torch
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.effects.fact_log import FactLog
 from pycompiler.operators.kernel_type_checks import memory_of
 from pycompiler.torch_compat.tensor_subclasses import is_tensor_subclass
 
@@ -21,25 +22,23 @@ KIND = "unsupported-operation"
 class Inference:
     """The open regions, as (grad mode before, step of entry), and the tensors created in any region."""
 
-    def __init__(self) -> None:
-        self.open: list[tuple[bool, int | None]] = []
-        self._made: dict[int, torch.Tensor] = {}  # by memory, kept alive by the tensor
+    def __init__(self, facts: FactLog) -> None:
+        self.facts = facts
+        self.open = facts.regions
+        self._begun = False
 
     def is_made(self, fake: torch.Tensor) -> bool:
         """Whether the program sees an inference tensor."""
-        return bool(self._made) and fake.layout is torch.strided and memory_of(fake) in self._made
+        return self._begun and any(s.in_inference for s in self.facts.known([fake]))
 
-    def look(
-        self, name: str, operands: list[torch.Tensor], written: list[torch.Tensor], results: Iterable[torch.Tensor]
-    ) -> None:
+    def look(self, name: str, operands: list[torch.Tensor], results: Iterable[torch.Tensor]) -> None:
         """Call after each call of the graph."""
-        if not (self.open or self._made):
+        if not (self.open or self._begun):
             return
         results = [*results]
         if self.open:
+            self._begun = True
             self._note(name, operands, results)
-        elif any(map(self.is_made, written)):
-            raise Break(KIND, f"{name}, which writes an inference tensor")
         elif any(t.requires_grad for t in results) and any(map(self.is_made, operands)):
             raise Break(KIND, f"{name} of an inference tensor, whose result requires grad")
 
@@ -51,6 +50,6 @@ class Inference:
             if memory_of(t) not in given:
                 if t.requires_grad:
                     raise Break(KIND, f"{name} in inference mode, whose result requires grad")
-                self._made[memory_of(t)] = t
+                self.facts.storage(t).in_inference = True
             elif name == "view" and any(t.dtype != o.dtype for o in operands if o.layout is torch.strided):
                 raise Break(KIND, "a view of another dtype in inference mode")  # eager treats it as a new tensor

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from pycompiler.ir import higher_order
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
 
 CREATES_OBJECT = "made"
@@ -57,8 +58,8 @@ def remove_dead(graph: fx.Graph, *, unused: bool = False) -> None:
         if node.op == "placeholder" or node.op == "output" or node.users:
             continue
         # A node that wrote anything may have written an argument, even if no version shows it.
-        effects = node.meta.get("mutates") or node.meta.get("acts") or node.meta.get("wrote")
-        if not (effects or (unused and is_user_call(node))):
+        did = effects_of(node)
+        if not (did.mutates or did.acts or did.wrote or (unused and is_user_call(node))):
             graph.erase_node(node)
 
 
@@ -75,10 +76,10 @@ def has_effects(graph: fx.Graph) -> bool:
             given |= _memories(n)
         elif n.op not in ("call_function", "call_method"):
             continue
-        elif n.meta.get("acts"):
+        elif (did := effects_of(n)).acts:
             return True
-        elif n.meta.get("mutates") or n.meta.get("wrote"):
-            unread = n.meta["mutates"] and isinstance(n.meta["example_value"], torch.Tensor) and not n.users
+        elif did.mutates or did.wrote:
+            unread = did.mutates and isinstance(n.meta["example_value"], torch.Tensor) and not n.users
             if unread or any(_memories(operand) & given for operand in n.all_input_nodes):
                 return True
     return False

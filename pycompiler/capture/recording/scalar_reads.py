@@ -13,7 +13,6 @@ graph.
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -63,16 +62,19 @@ class ScalarCell:
     created from a constant.
     """
 
-    fake: torch.Tensor
+    tensor: Tensor
     version: int
     now: Real | float | None
-    given: Tensor | None = None
     writes: int = 0
+
+    @property
+    def given(self) -> Tensor | None:
+        return self.tensor if self.tensor.exists else None
 
     @property
     def is_followed(self) -> bool:
         """Whether there were no other writes."""
-        return self.fake._version == self.version + self.writes
+        return self.tensor.version == self.version + self.writes
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class ScalarReads:
         self._places: set[int] = set()  # memory written so far
         self._homes: dict[int, fx.Node] = {}  # memory -> node of the number in it
         self._plain = 0  # number of inputs known to be plain tensors
-        self._counts = (0, 0)  # numbers of inputs and of written memories at the last query
+        self._counts = (0, 0)  # numbers of inputs and of writes at the last query
         self._newly: dict[Source, Span] = {}  # written memory that no decision has considered yet
         self._at: fx.Node | None = None
 
@@ -245,7 +247,7 @@ class ScalarReads:
         if value is None:
             value = node.args[0] if len(node.args) == 1 else None
         if "out" not in node.kwargs and _holds_number(fake) and (type(value) is float or _is_small(value)):
-            self._add(ScalarCell(fake, 0, _rounded(float(value), fake.dtype)))
+            self._add(fake, ScalarCell(self.cx.graph.by_fake[id(fake)], 0, _rounded(float(value), fake.dtype)))
 
     def _note_computed(self, node: fx.Node) -> None:
         operands = [self._operand(a) for a in node.args]
@@ -294,11 +296,11 @@ class ScalarReads:
         if at is None or graph.inputs[at].fake is not fake or not _is_plain(graph.inputs[at]):
             return None
         start = None if memory_of(fake) in self._places else X
-        return self._add(ScalarCell(fake, graph.versions[at], start, graph.inputs[at]))
+        return self._add(fake, ScalarCell(graph.inputs[at], graph.versions[at], start))
 
-    def _add(self, cell: ScalarCell) -> ScalarCell:
-        self.cells[id(cell.fake)] = cell
-        self._lying.setdefault(memory_of(cell.fake), []).append(cell)
+    def _add(self, fake: torch.Tensor, cell: ScalarCell) -> ScalarCell:
+        self.cells[id(fake)] = cell
+        self._lying.setdefault(memory_of(fake), []).append(cell)
         return cell
 
     # numbers --------------------------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ class ScalarReads:
         plain = all(not t.wrapper and t.layout is torch.strided for t in graph.inputs[self._plain :])
         if plain:
             self._plain = len(graph.inputs)
-        return plain and cell.is_followed and not graph.replaced and not hasattr(graph, "outer")
+        return plain and cell.is_followed and not graph.facts.swaps and not hasattr(graph, "outer")
 
     def _is_apart(self, tensor: Tensor) -> bool:
         """Guard that no deciding number shares memory with another one, or with memory the graph wrote under another
@@ -349,9 +351,10 @@ class ScalarReads:
 
     def _newly_written(self) -> dict[Source, Span]:
         graph = self.cx.graph
-        (inputs, places), self._counts = self._counts, (len(graph.inputs), len(graph.written))
-        found = [t for t in graph.inputs[inputs:] if t.memory in graph.written]
-        found += [graph.inputs[i] for i in graph.memory.inputs_in(itertools.islice(graph.written, places, None))]
+        (inputs, mark), self._counts = self._counts, (len(graph.inputs), graph.facts.mark())
+        found = [t for t in graph.inputs[inputs:] if graph.facts.is_written(t.fake)]
+        graph.facts.place_inputs()
+        found += [graph.inputs[i] for w in graph.facts.writes[mark:] for s in w.storages for i in s.inputs]
         self._newly |= {
             t.source: memory_around(t.real)
             for t in found
@@ -411,7 +414,7 @@ def _rounded(value: Real | float, dtype: torch.dtype) -> Real | float | None:
 
 def _plus(cell: ScalarCell, more: Any) -> Real | float | None:
     """The sum after an in-place addition, in the tensor's precision."""
-    dtype = cell.fake.dtype
+    dtype = cell.tensor.dtype
     if (
         cell.now is None
         or not (type(more) is float or _is_small(more))

@@ -18,6 +18,7 @@ from pycompiler import config
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.recording.input_symbols import Sizes
 from pycompiler.capture.recording.nodes import has_tensor, name_of, version_of
+from pycompiler.ir.node_effects import NodeEffects
 from pycompiler.operators.operator_facts import facts_of
 from pycompiler.symbolic import unbacked_symbols
 from pycompiler.symbolic.expr import Expr
@@ -173,4 +174,4 @@ class UnbackedBindings(Generic[T]):
         with self.graph.inserting_before(behind):
             nodes = tuple(symbol(n) for n in names)
             node = self.graph.call_function(unbacked_symbols.UnbackedCheck(symbols, names), nodes)
-        node.meta["acts"], node.meta["example_value"], node.meta["user"] = True, None, ()
+        node.meta["effects"], node.meta["example_value"], node.meta["user"] = NodeEffects(acts=True), None, ()

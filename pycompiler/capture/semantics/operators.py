@@ -22,6 +22,7 @@ from pycompiler.capture.arrays import constant_arrays, numpy_calls, numpy_number
 from pycompiler.capture.assumptions import list_guards
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.semantics import container_elements, formatting
+from pycompiler.capture.semantics.kind_table import KindTable
 from pycompiler.capture.semantics.polyfills import is_inlined
 from pycompiler.capture.values import deferred, native_objects, symbolic_numbers
 from pycompiler.capture.values.array import Array
@@ -37,6 +38,7 @@ from pycompiler.capture.values.deferred import Deferred
 from pycompiler.capture.values.enum_members import Member
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import ALIASES, Builtin, Method
+from pycompiler.capture.values.native_objects import NativeObject
 from pycompiler.capture.values.objects import Object, annotation
 from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested
@@ -100,36 +102,18 @@ UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
     "~": (operator.invert, "__invert__"),
 }
 
+BY_KIND = KindTable(("binary", "compare", "unary"), (Identity, Deferred, NestedInt, Array, Tensor, NativeObject))
+"""Handlers ``(cx, op, function, *operands)`` of kinds whose rules come before those of special methods.  `function` is
+the operator's, such as `operator.add`."""
+
 
 def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     inplace = op in INPLACE
     fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
-    left, right = _id_as_number(cx, left), _id_as_number(cx, right)
-    if isinstance(left, Deferred) or isinstance(right, Deferred):
-        return deferred.compute(cx, fn, [left, right])
-    if isinstance(left, NestedInt) or isinstance(right, NestedInt):
-        return compute_nested(cx, fn, left, right)
-    if (
-        fn is operator.mod
-        and isinstance(right, (Tensor, Array))
-        and issubclass(left.python_type(), (str, bytes, bytearray))
-    ):
-        # `str.__mod__` runs before the tensor's method and never returns NotImplemented.
-        if isinstance(left, Const) and isinstance(left.value, str):
-            return formatting.printf(cx, left.value, right)
-        if not isinstance(left, Object):
-            raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     left, right = numpy_calls.tensor_operands(cx, op, left, right)
-    if isinstance(left, Array) or isinstance(right, Array):
-        if isinstance(left, Tensor) and not cx.functions.concerns([left], {}):
-            return numpy_calls.tensor_and_array(cx, op.rstrip("="), left, right)
-        known = constant_arrays.binary(cx, op, left, right)
-        return known or numpy_calls.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
-    if isinstance(left, Tensor) or isinstance(right, Tensor):
-        return _tensor_operator(cx, op, left, right)
+    if (of_kind := BY_KIND.handler("binary", left, right)) is not None:
+        return of_kind(cx, op, fn, left, right)  # type: ignore[no-any-return]
     told = INPLACE[op][0] if inplace else fn  # error messages name the operator of this function
-    if (of_owned := native_objects.compute(cx, told, [left, right], reads=not inplace)) is not None:
-        return of_owned
     if isinstance(left, PLAIN_VALUES) and isinstance(right, PLAIN_VALUES):
         if fn is operator.mod and isinstance(right, Member) and isinstance(left, Const) and type(left.value) is str:
             return formatting.printf(cx, left.value, right)
@@ -173,10 +157,57 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     return _unsupported(cx, op, told, left, right)
 
 
-def _tensor_operator(cx: Capture, op: str, left: Value, right: Value) -> Value:
-    """An operator with one or two tensor operands."""
+@BY_KIND.row("binary", Identity)
+def _binary_of_ids(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
+    return binary(cx, op, *(_number_of(cx, v) if isinstance(v, Identity) else v for v in (left, right)))
+
+
+@BY_KIND.row("binary", Deferred)
+@BY_KIND.row("compare", Deferred)
+@BY_KIND.row("unary", Deferred)
+def _of_deferred(cx: Capture, op: str, fn: Callable[..., Any], *operands: Value) -> Value:
+    return deferred.compute(cx, fn, operands)
+
+
+@BY_KIND.row("binary", NestedInt)
+@BY_KIND.row("compare", NestedInt)
+def _of_nested_ints(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
+    return compute_nested(cx, fn, left, right)
+
+
+@BY_KIND.row("binary", NativeObject)
+@BY_KIND.row("compare", NativeObject)
+@BY_KIND.row("unary", NativeObject)
+def _of_native_objects(cx: Capture, op: str, fn: Callable[..., Any], *operands: Value) -> Value:
     inplace = op in INPLACE
-    fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
+    return native_objects.compute(cx, INPLACE[op][0] if inplace else fn, [*operands], reads=not inplace)
+
+
+def _formatted(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    """`left % right` for a text.  Its method runs before an array's, and never returns NotImplemented."""
+    if not op.startswith("%") or not issubclass(left.python_type(), (str, bytes, bytearray)):
+        return None
+    if isinstance(left, Const) and isinstance(left.value, str):
+        return formatting.printf(cx, left.value, right)
+    if not isinstance(left, Object):
+        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+    return None
+
+
+@BY_KIND.row("binary", Array)
+def _binary_of_arrays(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
+    if isinstance(left, Tensor) and not cx.functions.concerns([left], {}):
+        return numpy_calls.tensor_and_array(cx, op.rstrip("="), left, right)
+    known = _formatted(cx, op, left, right) or constant_arrays.binary(cx, op, left, right)
+    return known or numpy_calls.binary(cx, op, INPLACE[op][1] if op in INPLACE else BINARY[op][1], left, right)
+
+
+@BY_KIND.row("binary", Tensor)
+def _binary_of_tensors(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
+    inplace = op in INPLACE
+    special, reflected = BINARY[op.rstrip("=") if inplace else op][1:]
+    if (text := _formatted(cx, op, left, right)) is not None:
+        return text
     found = _overridden(cx, INPLACE[op][1] if inplace else special, reflected, left, right)
     if found is not None:
         return found
@@ -233,10 +264,8 @@ def _annotates(cx: Capture, value: Value) -> bool | None:
     return False if plain and (cls is not type or cx.is_none(value)) else None
 
 
-def _id_as_number(cx: Capture, value: Value) -> Value:
+def _number_of(cx: Capture, value: Identity) -> Value:
     """The id of an existing object as a number, which is guarded from then on."""
-    if not isinstance(value, Identity):
-        return value
     cx.looks_at_address()
     return value.settled(cx)
 
@@ -569,41 +598,13 @@ def _compared_in_c(cx: Capture, name: str, value: Value, other: Value) -> Value 
 
 def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     fn = COMPARE[op][0]
-    if isinstance(left, Deferred) or isinstance(right, Deferred):
-        return deferred.compute(cx, fn, [left, right])
     left, right = numpy_calls.tensor_operands(cx, op, left, right)
-    if isinstance(left, Array) or isinstance(right, Array):
-        return constant_arrays.binary(cx, op, left, right) or numpy_calls.binary(cx, op, COMPARE[op][1], left, right)
-    if isinstance(left, NestedInt) or isinstance(right, NestedInt):
-        return compute_nested(cx, fn, left, right)
-    if isinstance(left, Tensor) or isinstance(right, Tensor):
-        found = _overridden(cx, COMPARE[op][1], COMPARE[op][2], left, right)
-        if found is None and not isinstance(left, OPERANDS):
-            found = _special(cx, left, COMPARE[op][1], right)
-        if found is not None:
-            return found
-        for v in (left, right):
-            if (
-                not isinstance(v, Tensor)
-                and not _has_torch_function(cx, v)
-                and not (isinstance(v, PLAIN_VALUES) and issubclass(v.python_type(), (int, float, complex, bool)))
-            ):
-                if op in ("==", "!=") and not (isinstance(v, Object) or _has_own_eq(v)):
-                    return Const(op == "!=")
-                raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-        if isinstance(left, Tensor):
-            left.assume(cx, COMPARE[op][1])
-        elif isinstance(right, Tensor):
-            right.assume(cx, COMPARE[op][2])
-        return cx.graph.call_function(fn, [left, right], {})
+    if (of_kind := BY_KIND.handler("compare", left, right)) is not None:
+        return of_kind(cx, op, fn, left, right)  # type: ignore[no-any-return]
     if isinstance(left, PLAIN_VALUES) and isinstance(right, PLAIN_VALUES):
         if any(isinstance(v, Const) and type(v.value) in NON_NUMERIC for v in (left, right)):
             return cx.evaluate(fn, *(v.like().value if isinstance(v, Symbolic) else v.value for v in (left, right)))
         return _of_plain(cx, fn, fn, left, right)
-    if isinstance(left, Identity) or isinstance(right, Identity):
-        return _compare_ids(cx, op, left, right)
-    if (of_owned := native_objects.compute(cx, fn, [left, right])) is not None:
-        return of_owned
     if _of_types(cx, left, right):
         return cx.make(cx.evaluate_raw(fn, annotation(cx, left), annotation(cx, right)))
     found = _compare_special(cx, op, left, right)
@@ -635,7 +636,36 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     raise AssertionError
 
 
-def _compare_ids(cx: Capture, op: str, left: Value, right: Value) -> Value:
+@BY_KIND.row("compare", Array)
+def _compare_arrays(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
+    return constant_arrays.binary(cx, op, left, right) or numpy_calls.binary(cx, op, COMPARE[op][1], left, right)
+
+
+@BY_KIND.row("compare", Tensor)
+def _compare_tensors(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
+    found = _overridden(cx, COMPARE[op][1], COMPARE[op][2], left, right)
+    if found is None and not isinstance(left, OPERANDS):
+        found = _special(cx, left, COMPARE[op][1], right)
+    if found is not None:
+        return found
+    for v in (left, right):
+        if (
+            not isinstance(v, Tensor)
+            and not _has_torch_function(cx, v)
+            and not (isinstance(v, PLAIN_VALUES) and issubclass(v.python_type(), (int, float, complex, bool)))
+        ):
+            if op in ("==", "!=") and not (isinstance(v, Object) or _has_own_eq(v)):
+                return Const(op == "!=")
+            raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+    if isinstance(left, Tensor):
+        left.assume(cx, COMPARE[op][1])
+    elif isinstance(right, Tensor):
+        right.assume(cx, COMPARE[op][2])
+    return cx.graph.call_function(fn, [left, right], {})
+
+
+@BY_KIND.row("compare", Identity)
+def _compare_ids(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
     """A comparison of an id with another id or a number."""
     both = isinstance(left, Identity) and isinstance(right, Identity)
     if both and op in ("==", "!="):
@@ -769,27 +799,33 @@ def _compares_natively(cx: Capture, cls: type) -> bool:
 
 def unary(cx: Capture, op: str, value: Value) -> Value:
     fn, special = UNARY[op]
-    value = _id_as_number(cx, value)
-    if isinstance(value, Deferred):
-        return deferred.compute(cx, fn, [value])
     if isinstance(value, PLAIN_VALUES):
         return _of_plain(cx, fn, fn, value)
-    if isinstance(value, Array):
-        return numpy_numbers.unary(cx, op, value) or numpy_calls.unary(cx, op, value)
-    if isinstance(value, Tensor):
-        value.assume(cx, special)
-        own = value.special(cx, special) if value.is_special else None
-        if own is not None:
-            return cx.call(own, [], {})
-        return cx.graph.call_function(fn, [value], {})
-    if (of_owned := native_objects.compute(cx, fn, [value])) is not None:
-        return of_owned
+    if (of_kind := BY_KIND.handler("unary", value)) is not None:
+        return of_kind(cx, op, fn, value)  # type: ignore[no-any-return]
     method = value.special(cx, special) if isinstance(value, Object) else None
     if method is None:
         if lookup(cx, value.python_type(), special) is not MISSING:
             raise Break("unsupported-operation", f"{op}{value.describe()}")
         cx.throw(TypeError, f"bad operand type for unary {op}: {_type(value)!r}")
     return cx.call(method, [], {})
+
+
+@BY_KIND.row("unary", Identity)
+def _unary_of_id(cx: Capture, op: str, fn: Callable[..., Any], value: Identity) -> Value:
+    return unary(cx, op, _number_of(cx, value))
+
+
+@BY_KIND.row("unary", Array)
+def _unary_of_array(cx: Capture, op: str, fn: Callable[..., Any], value: Array) -> Value:
+    return numpy_numbers.unary(cx, op, value) or numpy_calls.unary(cx, op, value)
+
+
+@BY_KIND.row("unary", Tensor)
+def _unary_of_tensor(cx: Capture, op: str, fn: Callable[..., Any], value: Tensor) -> Value:
+    value.assume(cx, UNARY[op][1])
+    own = value.special(cx, UNARY[op][1]) if value.is_special else None
+    return cx.graph.call_function(fn, [value], {}) if own is None else cx.call(own, [], {})
 
 
 def attribute(cx: Capture, owner: Value, name: str) -> Value:

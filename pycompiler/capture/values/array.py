@@ -58,6 +58,7 @@ class Array(Value):
 
     def __init__(self, tensor: Tensor, *, fixed: str = "", scalar: bool = False) -> None:
         self._tensor, self.fixed, self.scalar = tensor, fixed, scalar
+        tensor.shown = True
         self._number = self._known = None
 
     @staticmethod

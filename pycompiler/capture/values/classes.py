@@ -249,7 +249,7 @@ class Class(Value):
             raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
         cx.effects.allow(self, self.describe())
         cx.effects.changes += 1
-        cx.effects.looks.change(("class", id(self.cls), name))
+        cx.facts.change("class", self.cls, name)
         cx.evaluate_raw(type.__setattr__, self.cls, name, STAND_IN[0](cx, value))
         self.steps.append((type.__setattr__, [Const(name), value], {}))
         if (seen := cx.kept.get(("__dict__", id(self.cls)))) is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pycompiler.capture.assumptions.custom_op_reads import OperatorWrites
     from pycompiler.capture.breaks import Raised
+    from pycompiler.capture.effects.fact_log import FactLog
     from pycompiler.capture.effects.side_effects import Effects
     from pycompiler.capture.interpreter.evaluation import Frame
     from pycompiler.capture.interpreter.torch_function import TorchFunctionState
@@ -189,6 +190,7 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
 
     graph: GraphBuilder  # the graph of the innermost tracer
     effects: Effects
+    facts: FactLog
     functions: TorchFunctionState
     sizes: Sizes
     errors_of_data: ErrorsOfData

@@ -265,10 +265,8 @@ def is_plain(found: Any) -> bool:
     return type(found) in LITERALS
 
 
-def compute(cx: Capture, fn: Any, values: list[Value], *, reads: bool = True) -> Value | None:
-    """An operator with such an object among its operands; None otherwise."""
-    if not any(isinstance(v, NativeObject) for v in values):
-        return None
+def compute(cx: Capture, fn: Any, values: list[Value], *, reads: bool = True) -> Value:
+    """An operator with such an object among its operands."""
     if fn in (operator.eq, operator.ne) and not any(isinstance(v, NativeObject) and v.kind.equals for v in values):
         if all(isinstance(v, NativeObject) or v.is_const() for v in values):
             return Const(cx.same(*values) is (fn is operator.eq))

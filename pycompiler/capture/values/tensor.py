@@ -134,6 +134,7 @@ class Tensor(Value):
         )  # its `__torch_function__` is called (`capture/interpreter/torch_function.py`)
         self.overlay: dict[str, Value] = {}  # attributes set by the program
         self.parted = False  # whether its data differ from its node's data (`tensor_data.py`)
+        self.shown = False  # whether an array of NumPy has its data
 
     def detached(self) -> torch.Tensor:
         """Another fake in the same memory, without a history."""

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
+from pycompiler.ir.node_effects import effects_of
 from tests.harness.compare import assert_same_calls, tensors_in
 
 
@@ -103,7 +104,7 @@ def test_calls_on_lists_are_writes_of_the_graph() -> None:
     told: list[Any] = []
 
     def backend(gm: Any, _: Any) -> Any:
-        told.extend(n.meta["mutates"] for n in gm.graph.nodes if "foreach" in str(n.target))
+        told.extend(effects_of(n).mutates for n in gm.graph.nodes if "foreach" in str(n.target))
         return gm
 
     @pycompiler.compile(backend=backend)

@@ -266,7 +266,7 @@ def _differentiable(
         back, saved = tracer.close(outs, keeps=unpacked)
     direct, results = [a for a in given if isinstance(a, Tensor)], [v for v in items if isinstance(v, Tensor)]
     own = [direct[i] for i in dirty]  # autograd compares their versions, which the call itself counts
-    looks.tensors((t for t in tracers.tensors_of(saved) if t.node.graph is not forward.graph and t not in own), step)
+    looks.tensors(t for t in tracers.tensors_of(saved) if t.node.graph is not forward.graph and t not in own)
     extras = [t for t in tracers.tensors_of(saved) if t.node.graph is forward.graph]
     for t in saved:
         if t not in extras:
@@ -285,7 +285,7 @@ def _differentiable(
     _count_anew(written)
     made = cx.graph.call_inner(higher_order.function, [body, back], [*fixed, *outside])
     assert isinstance(made, Tuple)
-    looks.tensors((made.items[i] for i in later), step)  # type: ignore[misc]
+    looks.tensors(made.items[i] for i in later)  # type: ignore[misc]
     return made
 
 

@@ -199,9 +199,7 @@ def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
                 return tensor
             leaves.append(tensor)
             dims.append(_dim(dim))
-            given = tracer.argument(_slice(cx, tensor, dims[-1]))
-            given.node.meta["mapped"] = True
-            return given
+            return tracer.argument(_slice(cx, tensor, dims[-1]), mapped=True)
 
         dims_of = items_of(cx, in_dims) if isinstance(in_dims, Sequence) else [in_dims] * len(given)
         if len(dims_of) != len(given) or issubclass(in_dims.python_type(), list):
@@ -484,7 +482,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         body, lifted = tracer.close(outs)
     if reentrant:
         _check_results(result, outs, direct, tracers.tensors_of(lifted))
-    looks.tensors(tracers.tensors_of(lifted), step)
+    looks.tensors(tracers.tensors_of(lifted))
     cx.graph.place_inner(target, [body], [keeps, *lifted], outs)
     if rebound:
         node = looks.bodies[-1].call
@@ -512,7 +510,7 @@ def _trace_again(
             outs = made_by(tracer, tracers.tensors(cx, cx.call(fn, args, kwargs), _one))
             body, lifted = tracer.close(outs)
         looks.bodies[-1].call = node
-        looks.tensors(tracers.tensors_of(lifted), step)
+        looks.tensors(tracers.tensors_of(lifted))
     except Break as b:
         raise Break(b.kind, b.seen, step) from None
     operands = [cx.graph.to_arg(v) for v in lifted]

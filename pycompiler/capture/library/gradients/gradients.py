@@ -26,6 +26,7 @@ from pycompiler.capture.values.containers.sequences import Sequence, Tuple
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.ir import higher_order
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.ir.source import Source
 from pycompiler.operators.kernel_type_checks import memory_of
 
@@ -206,10 +207,10 @@ def _trace(cx: Capture, tensor: Tensor, hook: Value) -> None:
         if not isinstance(result, Tensor) and not cx.is_none(result) or cx.fake_mode.seen.once > drawn:
             raise Break("inner-graph", f"a hook that returns {result.describe()}, or draws random numbers")
         body, lifted = tracer.close([result] if isinstance(result, Tensor) else [])
-    looks.tensors(tracers.tensors_of(lifted), step)
+    looks.tensors(tracers.tensors_of(lifted))
     if isinstance(result, Tensor):
         cx.graph.call_inner(higher_order.register_gradient_hook, [body], [tensor, *lifted], always=True)
-    elif any(n.meta.get("acts") for n in body.graph.nodes):
+    elif any(effects_of(n).acts for n in body.graph.nodes):
         raise Break("inner-graph", "a hook that returns None and calls an operator with effects")
 
 
@@ -268,7 +269,7 @@ def _may_start(cx: Capture, tensor: Tensor) -> bool:
         return False
     fake, real = tensor.fake, tensor.real
     alone = sum(t.memory == memory_of(fake) for t in graph.inputs if t.layout is torch.strided) == 1
-    quiet = not any(n.meta.get("refuses") or n.meta.get("acts") for n in graph.graph.nodes)
+    quiet = not any(effects_of(n).refuses or effects_of(n).acts for n in graph.graph.nodes)
     return (
         fake.layout is torch.strided
         and requires_grad.may_be_leaf(fake)

@@ -25,6 +25,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import higher_order
+from pycompiler.ir.node_effects import effects_of
 from pycompiler.ir.source import Source, read
 from pycompiler.operators.kernel_type_checks import memory_of
 from pycompiler.operators.memory_overlap import has_no_overlap
@@ -79,7 +80,7 @@ def _touches(node: fx.Node, memory: set[int]) -> bool:
 
 
 def _writes(node: fx.Node, memory: set[int]) -> bool:
-    return bool(node.meta.get("mutates")) and _touches(node, memory)
+    return bool(effects_of(node).mutates) and _touches(node, memory)
 
 
 def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter:
@@ -94,7 +95,7 @@ def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter
         or torch.is_inference_mode_enabled()
         or cx.inference.open
         or cx.inference.is_made(fake)
-        or graph.is_picked(fake)
+        or cx.facts.is_copy(fake)
     ):
         raise Break(KIND, f"nn.Parameter({data.describe()})")
     size, stride = (
@@ -128,10 +129,11 @@ def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter
     graph.by_fake[id(stands_for)] = made
     last = next(iter(reversed(graph.graph.nodes)))
     if copied:
-        writes, happened = cx.errors_of_data.done.writes, graph.happened
+        mark, happened = cx.facts.mark(), graph.happened
         graph.call_inner(higher_order.copy_into_leaf, [], [made, data], always=True)
         last = next(iter(reversed(graph.graph.nodes)))
-        cx.errors_of_data.done.writes, graph.happened = writes, happened  # the parameter has no other holder yet
+        cx.facts.undo(mark)  # the parameter has no other holder yet
+        graph.happened = happened
     graph.parameters.append(ParameterCreation(fake, made, last, copied, cx.step()))
     return made
 

@@ -42,7 +42,7 @@ def switch_flag(cx: Capture, tensor: Tensor, wanted: bool) -> Tensor:
 def _check(cx: Capture, tensor: Tensor) -> None:
     graph, real = cx.graph, tensor.real
     inner = graph.packs or graph.later or graph.is_inner or cx.inference.open or torch.is_inference_mode_enabled()
-    if inner or real is None or tensor.source is None or tensor.is_special or tensor in graph.replaced:
+    if inner or real is None or tensor.source is None or tensor.is_special or tensor in cx.facts.swaps:
         raise Break(KIND, CALL)
     if real.is_inference() or real.layout is not torch.strided or not may_be_leaf(tensor.fake):
         raise Break(KIND, f"{CALL} of an inference tensor, a tensor that is not strided, or a dtype without gradients")

@@ -19,6 +19,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.objects import Object
+from pycompiler.ir.node_effects import effects_of
 
 GREATEST = 2**60  # largest magnitude of drawn integers
 KNOWN = 1e150  # largest magnitude of the arguments, from which the greatest result is computed
@@ -95,7 +96,7 @@ def may_draw_before_graph(cx: Capture, *, apart: bool = False) -> bool:
         or graph.bound.readings
         or errors.refuses
         or errors.expected
-        or any(n.meta.get("acts") and not (apart and n.meta.get("draws")) for n in graph.graph.nodes)
+        or any(effects_of(n).acts and not (apart and effects_of(n).draws) for n in graph.graph.nodes)
         or any(w.kind == "call" for w in cx.effects.journal)
     )
 

@@ -114,9 +114,7 @@ def _traced(cx: Capture, fn: Value, query: Tensor, others: list[Value], *, score
     with tracers.inner_tracer(cx, levels=True, copies=True, pure=True, under="vmap", **off) as tracer:
         tracer.indexes = True
         with cx.fake_mode, torch.inference_mode(False):
-            pair = [tracer.argument(torch.empty((), dtype=dtype, device=fake.device)) for dtype in dtypes]
-        for t in pair:
-            t.node.meta["mapped"] = True
+            pair = [tracer.argument(torch.empty((), dtype=dtype, device=fake.device), mapped=True) for dtype in dtypes]
         result = cx.realize(cx.call(fn, [*pair, *others], {}))
     if not isinstance(result, Tensor) or result.is_special or result.rank:
         raise Break("inner-graph", f"flex_attention whose score_mod or mask_mod returns {result.describe()}")

@@ -33,13 +33,7 @@ def _plain(cx: Capture, args: Args, kwargs: Kwargs, what: str) -> Tensor:
     if len(args) != 1 or kwargs or not isinstance(tensor, Tensor):
         raise Break("unsupported-operation", f"Tensor.{what} with arguments")
     plain = tensor.layout is torch.strided and not tensor.wrapper and tensor.cls in (torch.Tensor, torch.nn.Parameter)
-    if (
-        not plain
-        or cx.graph.levels
-        or hasattr(cx.graph, "outer")
-        or cx.graph.replaced
-        or cx.graph.is_picked(tensor.fake)
-    ):
+    if not plain or cx.graph.levels or hasattr(cx.graph, "outer") or cx.facts.swaps or cx.facts.is_copy(tensor.fake):
         raise Break("unsupported-operation", f"Tensor.{what} of {tensor.describe()}")
     return tensor
 

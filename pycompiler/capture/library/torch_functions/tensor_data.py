@@ -62,12 +62,12 @@ def _swap_data(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., A
     data = cx.graph.call_method("detach", [given], {})
     alias = cx.graph.call_function(getattr, [given, Const("data")], {})  # the alias counts its own versions
     assert isinstance(alias, Tensor)
-    cx.effects.looks.writes([tensor.fake])
+    cx.facts.change_memory(tensor.fake)
     if tensor.exists:
         cx.graph.give_way(tensor)
     with cx.fake_mode, torch.no_grad():
         take(tensor.fake, given.fake, 0)
-    writes = cx.graph.replaced.setdefault(tensor, AliasWrites(tensor.fake, tensor.exists, cx.step()))
+    writes = cx.facts.swaps.setdefault(tensor, AliasWrites(tensor, cx.step()))
     count = Const(0 if tensor.exists else tensor.version)
     writes.take(alias.node, count)
     if tensor.exists:
@@ -84,9 +84,9 @@ def check(cx: Capture, outputs: list[Tensor]) -> None:
     No result may be a view of such an existing tensor, or share its version counter, if it was computed from the
     alias.  No backward may need a tensor that counts as written after the graph.
     """
-    for tensor, writes in cx.graph.replaced.items():
+    for tensor, writes in cx.facts.swaps.items():
         for out in outputs if writes.exists else ():
-            if out.fake is not writes.fake and writes.shares(out.fake) and writes.is_of_alias(out.node):
+            if out.fake is not tensor.fake and writes.shares(out.fake) and writes.is_of_alias(out.node):
                 raise Break(
                     "tensor-attribute-store", "Tensor.data of a tensor of which a view leaves the graph", writes.made_at
                 )
@@ -126,11 +126,13 @@ def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
         odd = fake.layout is not torch.strided or fake.is_conj() or fake.is_neg() or fake.is_inference()
         odd |= (
             cx.inference.is_made(fake)
-            or graph.is_picked(fake)
+            or cx.facts.is_copy(fake)
             or (value.real is not None and value.real.is_inference())
         )
         if odd or value.is_special or isinstance(value, Parameter):
             return False
+    if tensor.shown:  # the array keeps the old data
+        return False
     a, b = tensor.fake, given.fake
     seen = (a, tensor.real) if tensor.real is not None else (a,)
     if (a.dtype, a.device) != (b.dtype, b.device) or any(t._is_view() for t in seen):

@@ -269,7 +269,7 @@ class Dict(Value):
         if self.cls is not collections.OrderedDict or self.source is not None or hasattr(self.cls, name):
             super().setattr(cx, name, value)
         cx.effects.allow(self, f"{self.describe()}.{name}")
-        cx.effects.looks.change(("attribute", id(self), name))
+        cx.facts.change("attribute", self, name)
         self.attributes[name] = value
 
     def getattr(self, cx: Capture, name: str) -> Value:

@@ -60,7 +60,7 @@ class InstanceDict(Dict):
             if self._own_slots(name):
                 continue
             key = Key(self.cx, Const(name))
-            if value is DELETED or ("attribute", id(self.owner), name) in self.cx.effects.moved:
+            if value is DELETED or self.cx.facts.location("attribute", self.owner, name) in self.cx.effects.moved:
                 found.pop(key, None)
             if value is not DELETED:
                 found[key] = value

@@ -352,3 +352,54 @@ def test_what_data_gives_counts_its_own_versions(backend: str) -> None:
         return versions
 
     assert of(pycompiler.compile(program, backend=backend, fullgraph=True)) == of(program)
+
+
+def array_before(x: torch.Tensor, y: torch.Tensor) -> Any:
+    array = x.numpy()
+    x.data = y.clone()
+    array[0] = 9
+    return torch.from_numpy(array) + 0, x * 2
+
+
+def array_of_a_new_tensor(x: torch.Tensor, y: torch.Tensor) -> Any:
+    z = x + 1
+    array = z.numpy()
+    z.data = y.clone()
+    array[0] = 9
+    return array, z * 1
+
+
+def array_behind(x: torch.Tensor, y: torch.Tensor) -> Any:
+    x.data = y.clone()
+    return x.numpy(), y * 2
+
+
+def array_across_a_break(x: torch.Tensor, y: torch.Tensor) -> Any:
+    x.set_(y.clone())
+    array = x.numpy()
+    print(end="")
+    array += 3
+    return y * 2
+
+
+def numbers_of_old_data(x: torch.Tensor, y: torch.Tensor) -> Any:
+    parts = torch.tensor([1, 2])
+    parts.data = torch.tensor([2, 1])
+    return torch.split(x, parts.tolist())
+
+
+@pytest.mark.parametrize("backend", ("eager", "native"))
+@pytest.mark.parametrize(
+    "program", [array_before, array_of_a_new_tensor, array_behind, array_across_a_break, numbers_of_old_data]
+)
+def test_arrays_and_numbers_keep_the_data_they_came_from(program: Callable[..., Any], backend: str) -> None:
+    compiled, results = pycompiler.compile(program, backend=backend), []
+    for run in (compiled, program):
+        x, y = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([5.0, 6.0, 7.0])
+        old = x.detach()
+        made = run(x, y)
+        for value in made if isinstance(made, tuple) else ():
+            value[0] += 20
+        results.append([torch.as_tensor(v) for v in (*(made if isinstance(made, tuple) else (made,)), old, x, y)])
+    assert all(map(torch.equal, *results)), results
+    assert pycompiler.explain(program)(torch.ones(3), torch.ones(3)).graph_count
