@@ -448,6 +448,10 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     _native.Plan: _plan,
     _native.BackendCall: lambda e, v: e.add("backend call", e.value(v.target)),
     _native.PlainState: lambda e, v: e.add("plain state"),
+    **dict.fromkeys(
+        (_native.NodeForward, _native.NodeBackward, _native.NodeGradients),
+        lambda e, v: e.add("autograd node", type(v).__name__, e.value(v.recipe)),
+    ),
     Lazy: lambda e, v: e.later(v),
     LazyCall: lambda e, v: e.add("graph call", e.later(v.later)),
     FailureAwareCompiler: lambda e, v: e.value(v.compile),

@@ -97,6 +97,23 @@ impl Owned {
         unsafe { Owned::steal(PyObject_GetAttrString(self.ptr(), name.as_ptr())) }
     }
 
+    pub fn set_attr(&self, name: Obj, value: Obj) -> Res<()> {
+        // SAFETY: *gil*, *live*.
+        unsafe { ok(PyObject_SetAttr(self.ptr(), name.ptr(), value.ptr())) }
+    }
+
+    /// `weakref.ref(self)`.
+    pub fn weak_reference(&self) -> Res<Owned> {
+        // SAFETY: *gil*, *live*; null is no callback.
+        unsafe { Owned::steal(PyWeakref_NewRef(self.ptr(), null_mut())) }
+    }
+
+    /// The bound method of the callable `self` and `instance`.
+    pub fn bound_to(&self, instance: Obj) -> Res<Owned> {
+        // SAFETY: *gil*, *live*; neither is null.
+        unsafe { Owned::steal(PyMethod_New(self.ptr(), instance.ptr())) }
+    }
+
     /// `object.__getattribute__(self, name)`.
     pub fn generic_getattr(&self, name: Obj) -> Res<Owned> {
         // SAFETY: *gil*, *live*.
@@ -144,6 +161,10 @@ impl Owned {
             }
         }
     }
+}
+
+extern "C" {
+    fn PyMethod_New(function: *mut PyObject, instance: *mut PyObject) -> *mut PyObject;
 }
 
 /// The address of the usual vectorcall of functions; 0 while unknown.
