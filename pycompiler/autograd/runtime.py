@@ -424,12 +424,28 @@ def _states(again: Replay) -> Callable[..., Any]:
 
 def apply_of(name: str, forward: Any, backward: Any) -> Compiled:
     """`apply` of an autograd Function built from two functions."""
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    called = _passed_on(backward) if isinstance(backward, _native.NodeBackward) else backward
+    members = {"forward": staticmethod(forward), "backward": staticmethod(called)}
     function: Any = type(name, (torch.autograd.Function,), members)
-    if isinstance(backward, _native.NodeBackward):
-        function._backward_cls.apply = backward  # the engine of autograd calls it without Python code in between
+    if called is not backward:
+        function._backward_cls.apply = backward  # autograd's engine calls it without Python code in between
     # Not Function.apply: its checks for functorch are the caller's guards on dispatch keys.
     return super(torch.autograd.Function, function).apply  # type: ignore[misc,no-any-return]
+
+
+def backward_of(function: Any) -> Any:
+    """The backward from which `apply_of` built an autograd Function."""
+    return function._backward_cls.__dict__.get("apply", function.__dict__["backward"].__func__)
+
+
+def _passed_on(backward: _native.NodeBackward) -> Callable[..., tuple[Any, ...]]:
+    """`backward` for torch's compiled autograd, which traces the function of the class, but not this one."""
+
+    def run(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        return backward(ctx, *tangents)
+
+    torch_compile.exclude(run)
+    return run
 
 
 def _forward_recipe(node: AutogradNode, forward: Compiled) -> ForwardRecipe:
