@@ -428,14 +428,23 @@ def apply_of(name: str, forward: Any, backward: Any) -> Compiled:
     members = {"forward": staticmethod(forward), "backward": staticmethod(called)}
     function: Any = type(name, (torch.autograd.Function,), members)
     if called is not backward:
-        function._backward_cls.apply = backward  # autograd's engine calls it without Python code in between
+        nodes = function._backward_cls
+        nodes.apply = nodes.apply_boxed = backward  # autograd's engine calls it without Python code in between
+        if _BOXED:
+            # Torch's compiled autograd refuses nodes of a class with the flag.  So they belong to the class without it.
+            function = type(name, (function,), {"boxed_grads_call": True})
+            function._backward_cls = nodes
     # Not Function.apply: its checks for functorch are the caller's guards on dispatch keys.
     return super(torch.autograd.Function, function).apply  # type: ignore[misc,no-any-return]
 
 
+# Whether torch can pass tangents as a list, so that a backward may free each after its last use.
+_BOXED = hasattr(torch.autograd.function.BackwardCFunction, "apply_boxed")
+
+
 def backward_of(function: Any) -> Any:
     """The backward from which `apply_of` built an autograd Function."""
-    return function._backward_cls.__dict__.get("apply", function.__dict__["backward"].__func__)
+    return function._backward_cls.__dict__.get("apply", function.backward)
 
 
 def _passed_on(backward: _native.NodeBackward) -> Callable[..., tuple[Any, ...]]:

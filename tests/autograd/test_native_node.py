@@ -7,6 +7,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -90,6 +91,52 @@ def test_a_node_called_by_hand_gives_its_gradients() -> None:
     with torch.no_grad():
         (found,) = node.apply(torch.full((3,), 2.0))
     assert_same(found, x.detach().cos() * 2)
+
+
+def test_a_graph_may_free_the_tangents_of_a_list() -> None:
+    """Torch passes a list if it can; a plan frees each input after its last use."""
+    compiled = pycompiler.compile(torch.sin)
+    node = node_of(compiled(torch.ones(3, requires_grad=True)))
+    backward: _native.NodeBackward = type(node).apply
+    seen: list[Any] = []
+
+    class Graph:
+        def call(self, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+            tangent = weakref.ref(inputs[-1])
+            inputs.clear()
+            seen.append(tangent())
+            return (torch.zeros(3),)
+
+    gradients = _native.NodeGradients(replace(backward.recipe.find((False,)).recipe, graph=Graph()))
+    ours = _native.NodeBackward(replace(backward.recipe, find=lambda missing: gradients))
+    tangents = [torch.ones(3)]
+    with torch.no_grad():
+        ours(node, tangents)
+    assert (tangents, seen) == ([], [None])
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.autograd.function.BackwardCFunction, "apply_boxed"), reason="this torch passes no lists"
+)
+def test_a_tangent_dies_before_the_backward_ends() -> None:
+    """In eager, the node that reads a tangent frees it, and later nodes have its memory."""
+    seen: list[Any] = []
+    compiled = pycompiler.compile(torch.sin)
+    result = compiled(torch.ones(3, requires_grad=True))
+    node, kept = node_of(result), list[Any]()
+    result.register_hook(lambda tangent: kept.append(weakref.ref(tangent)))
+    gradients = type(node).apply.recipe.find((False,))
+
+    class Graph:
+        def call(self, values: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+            values.clear()
+            seen.append(kept[0]())
+            return (torch.zeros(3),)
+
+    other = _native.NodeGradients(replace(gradients.recipe, graph=Graph()))
+    type(node).apply_boxed = _native.NodeBackward(replace(type(node).apply.recipe, find=lambda missing: other))
+    result.exp().sum().backward()
+    assert seen == [None]
 
 
 def test_hooks_of_a_node_see_tangents_and_gradients() -> None:

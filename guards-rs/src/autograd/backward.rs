@@ -1,6 +1,6 @@
 //! `NodeBackward`: the backward of an autograd node, which selects the gradients for the tangents that it gets.
 
-use super::gradients::NodeGradients;
+use super::gradients::{NodeGradients, Tangents};
 use super::{cleared, items, position};
 use crate::ffi::object::{runtime_error, type_error, Handle};
 use crate::ffi::sync::GilCell;
@@ -27,7 +27,8 @@ struct Backward {
 }
 
 /// NodeBackward(recipe): the `backward` of an autograd Function, and as an attribute of the class of its nodes their
-/// `apply`.
+/// `apply`.  Called with the node and its tangents, or with the node and a list of them, which it empties: the graph then
+/// frees each tangent after its last use.
 #[pyclass(frozen, weakref, module = "pycompiler._native")]
 pub struct NodeBackward {
     backward: GilCell<Option<Rc<Backward>>>,
@@ -61,10 +62,12 @@ impl NodeBackward {
     #[pyo3(signature = (*args))]
     fn __call__(slf: &Bound<'_, Self>, args: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
         let args: SmallVec<[Obj; 16]> = Obj::of(args).tuple_items().collect();
-        let Some((ctx, tangents)) = args.split_first() else {
-            return Err(type_error("the backward of an autograd node takes the node, then tangents").into());
+        let (ctx, tangents): (Obj, Tangents) = match &*args {
+            [] => return Err(type_error("the backward of an autograd node takes the node, then tangents").into()),
+            [ctx, list] if list.is_list_exact() => (*ctx, list.own().take_items()?.into()),
+            [ctx, tangents @ ..] => (*ctx, tangents.iter().map(|tangent| tangent.own()).collect()),
         };
-        Ok(slf.get().run(Obj::of(slf.as_any()), *ctx, tangents)?.into_py(slf.py()))
+        Ok(slf.get().run(Obj::of(slf.as_any()), ctx, tangents)?.into_py(slf.py()))
     }
 
     fn __repr__(&self) -> PyResult<String> {
@@ -99,10 +102,10 @@ impl NodeBackward {
         self.backward.read(|backward| backward.clone()).ok_or_else(cleared)
     }
 
-    fn run(&self, this: Obj, ctx: Obj, tangents: &[Obj]) -> Res<Owned> {
+    fn run(&self, this: Obj, ctx: Obj, tangents: Tangents) -> Res<Owned> {
         let backward = self.live()?;
         if backward.is_unusual.is_unusual()? {
-            return backward.unusual.call(&[this, ctx, Owned::tuple(tangents)?.get()], None);
+            return backward.unusual.call(&[this, ctx, Owned::tuple_from(tangents.into_vec())?.get()], None);
         }
         let is_missing = |k: &usize| tangents.get(*k).is_none_or(|tangent| tangent.is_none());
         let pattern: Pattern = backward.tangents.iter().map(is_missing).collect();

@@ -14,6 +14,9 @@ use pyo3::{PyTraverseError, PyVisit};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
+/// The arguments of a node's backward: a tangent or None for each output.
+pub type Tangents = SmallVec<[Owned; 4]>;
+
 /// A tangent of the backward graph: the argument, the strides that the graph was compiled for, and a function of the
 /// tangent and the saved numbers that gives it those strides.
 struct Tangent {
@@ -83,9 +86,8 @@ impl NodeGradients {
     }
 
     fn __call__(&self, ctx: &Bound<'_, PyAny>, tangents: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let given = Obj::of(tangents).own().to_tuple()?;
-        let tangents: SmallVec<[Obj; 8]> = given.tuple_items().collect();
-        Ok(self.run(Obj::of(ctx), &tangents)?.into_py(ctx.py()))
+        let tangents = Obj::of(tangents).own().to_tuple()?.tuple_items().map(Obj::own).collect();
+        Ok(self.run(Obj::of(ctx), tangents)?.into_py(ctx.py()))
     }
 
     fn __repr__(&self) -> PyResult<String> {
@@ -110,7 +112,7 @@ impl NodeGradients {
         self.0.read(|gradients| gradients.clone()).ok_or_else(cleared)
     }
 
-    pub fn run(&self, ctx: Obj, tangents: &[Obj]) -> Res<Owned> {
+    pub fn run(&self, ctx: Obj, tangents: Tangents) -> Res<Owned> {
         self.live()?.run(&ctx.own(), tangents)
     }
 }
@@ -185,21 +187,22 @@ impl Gradients {
             .try_for_each(|o| visit_obj(visit, o.get()))
     }
 
-    fn run(&self, ctx: &Owned, given: &[Obj]) -> Res<Owned> {
+    fn run(&self, ctx: &Owned, given: Tangents) -> Res<Owned> {
         let names = names()?;
-        let mut tangents: SmallVec<[Owned; 4]> = SmallVec::new();
+        let mut tangents = Tangents::new();
         for tangent in &*self.tangents {
-            let value = *given.get(tangent.argument).ok_or_else(|| runtime_error("a tangent is missing"))?;
-            let kind = kind_of(value)?;
+            let value = given.get(tangent.argument).ok_or_else(|| runtime_error("a tangent is missing"))?;
+            let kind = kind_of(value.get())?;
             if kind > 1 {
-                return self.from_odd.call(&[ctx.get(), Owned::tuple(given)?.get()], None);
+                return self.from_odd.call(&[ctx.get(), Owned::tuple_from(given.into_vec())?.get()], None);
             }
-            tangents.push(match kind == 0 && self.has_strides(ctx, value, &tangent.strides)? {
-                true => value.own(),
-                false => tangent.fit.call(&[value, self.numbers(ctx)?.get()], None)?,
+            tangents.push(match kind == 0 && self.has_strides(ctx, value.get(), &tangent.strides)? {
+                true => value.clone(),
+                false => tangent.fit.call(&[value.get(), self.numbers(ctx)?.get()], None)?,
             });
         }
-        // Compiled first: if this fails, the graph keeps its saved tensors.
+        drop(given); // the graph frees each tangent after its last use
+                     // Compiled first: if this fails, the graph keeps its saved tensors.
         let call = self.graph.getattr(names.call.get())?;
         let call = if call.is_none() { self.graph.getattr(names.compile.get())?.call(&[], None)? } else { call };
         let saved = self.saved(ctx)?;

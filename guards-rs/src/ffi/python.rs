@@ -108,6 +108,15 @@ impl Owned {
         unsafe { Owned::steal(PyWeakref_NewRef(self.ptr(), null_mut())) }
     }
 
+    /// Empties a list; returns its items.
+    pub fn take_items(&self) -> Res<Vec<Owned>> {
+        debug_assert!(self.is_list());
+        let items = (0..self.list_len()).filter_map(|i| self.list_item(i)).map(Obj::own).collect();
+        // SAFETY: *gil*, *live*; callers check is_list; null deletes the items.
+        unsafe { ok(PyList_SetSlice(self.ptr(), 0, self.list_len() as Py_ssize_t, null_mut()))? };
+        Ok(items)
+    }
+
     /// The bound method of the callable `self` and `instance`.
     pub fn bound_to(&self, instance: Obj) -> Res<Owned> {
         // SAFETY: *gil*, *live*; neither is null.
