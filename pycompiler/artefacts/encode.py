@@ -290,8 +290,7 @@ def _builtin(e: Encoder, value: types.BuiltinFunctionType) -> Token:
     owner = value.__self__
     if value.__name__ == "apply" and isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
         if owner.__module__ == runtime.__name__:
-            members = (owner.forward, runtime.backward_of(owner))
-            return e.add("apply", owner.__name__, *e.values(members))
+            return e.add("apply", owner.__name__, *e.values(runtime.functions_of(owner)))
     if _is_of_text(value):
         return e.add("method", e.value(owner), value.__name__)
     return e.named_value(value)

@@ -442,9 +442,9 @@ def apply_of(name: str, forward: Any, backward: Any) -> Compiled:
 _BOXED = hasattr(torch.autograd.function.BackwardCFunction, "apply_boxed")
 
 
-def backward_of(function: Any) -> Any:
-    """The backward from which `apply_of` built an autograd Function."""
-    return function._backward_cls.__dict__.get("apply", function.backward)
+def functions_of(function: Any) -> tuple[Any, Any]:
+    """The forward and the backward from which `apply_of` built an autograd Function."""
+    return function.forward, function._backward_cls.__dict__.get("apply", function.backward)
 
 
 def _passed_on(backward: _native.NodeBackward) -> Callable[..., tuple[Any, ...]]:
