@@ -103,7 +103,7 @@ class GradientRecipe:
     tangents: tuple[Tangent, ...]
     symbols: tuple[tuple[str, int], ...]
     from_odd: Callable[..., tuple[Any, ...]]
-    saved: Callable[[Any], list[torch.Tensor]] | None
+    saved: Any  # an `autograd.saved_tensors.SavedTensors`, or None
     asks: bool
     is_tensor: tuple[bool, ...]
     checks: tuple[tuple[int, Callable[..., None]], ...]

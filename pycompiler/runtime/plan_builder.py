@@ -69,7 +69,7 @@ def _is_channels_last(b: Buffer) -> bool:
 def _has_all_memory(ref: Ref, b: Buffer) -> bool:
     """Whether both lie row after row from the same element, with equally many elements."""
     (rows, size), (rows_of_b, size_of_b) = map(_rows, (ref.shape, b.shape))
-    return (ref.offset, ref.stride, b.stride, size) == (0, rows, rows_of_b, size_of_b)
+    return (ref.offset, ref.stride, b.stride, size) == (Expr.of(0), rows, rows_of_b, size_of_b)
 
 
 def _rows(shape: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr]:
