@@ -7,6 +7,7 @@ from typing import Any, Literal, final, overload
 
 import torch
 
+from pycompiler.ir import autograd_node
 from pycompiler.ir import plan as ir_plan
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.source import Source
@@ -120,6 +121,39 @@ class PlainState:
 
     def __new__(cls, is_unusual: Callable[[], bool]) -> PlainState: ...
     def __call__(self) -> bool: ...
+
+@final
+class NodeForward:
+    """The `forward` of an autograd Function: runs the graph, and saves values on the node."""
+
+    def __new__(cls, recipe: autograd_node.ForwardRecipe) -> NodeForward: ...
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """The results for (node, *inputs); for a node that is not alone, for (node, inputs, results, states, ends, ...)."""
+    @property
+    def recipe(self) -> autograd_node.ForwardRecipe: ...
+
+@final
+class NodeBackward:
+    """The `backward` of an autograd Function.  As an attribute of a class it is a method."""
+
+    def __new__(cls, recipe: autograd_node.BackwardRecipe) -> NodeBackward: ...
+    @overload
+    def __get__(self, node: None, cls: Any = None) -> NodeBackward: ...
+    @overload
+    def __get__(self, node: Any, cls: Any = None) -> Callable[..., Any]: ...
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """The gradients of the node's inputs for (node, *tangents)."""
+    @property
+    def recipe(self) -> autograd_node.BackwardRecipe: ...
+
+@final
+class NodeGradients:
+    """Runs the backward graph for one set of defined tangents."""
+
+    def __new__(cls, recipe: autograd_node.GradientRecipe) -> NodeGradients: ...
+    def __call__(self, ctx: Any, tangents: Sequence[Any]) -> tuple[Any, ...]: ...
+    @property
+    def recipe(self) -> autograd_node.GradientRecipe: ...
 
 @final
 class FrameHook:

@@ -1,11 +1,12 @@
 //! The native engine of pycompiler: all work that happens once for each call.
 //!
 //! `compiled.rs` handles a call; `methods.rs` has its Python methods.  `signature.rs` binds arguments, `cache.rs` and
-//! `guard/` find an entry, `entry.rs` runs it.  All unsafe code is in `ffi/`.
+//! `guard/` find an entry, `entry.rs` runs it.  `autograd/` runs around the plans of a call with gradients.  All unsafe code is in `ffi/`.
 
 #[cfg(Py_GIL_DISABLED)]
 compile_error!("the engine's state is shared by the GIL: builds of CPython without it are not supported");
 
+mod autograd;
 mod backend_call;
 mod cache;
 mod compiled;
@@ -202,6 +203,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(accessors, m)?)?;
     m.add_function(wrap_pyfunction!(watch::show_ranges, m)?)?;
     m.add_function(wrap_pyfunction!(watch::set_watcher, m)?)?;
+    autograd::register(m)?;
     plan::register(m)?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))
 }

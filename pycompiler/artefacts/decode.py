@@ -302,6 +302,7 @@ READ: dict[str, Callable[..., Any]] = {
     "unless shared": _unless_shared,
     "backend call": lambda d, target: _native.BackendCall(d.value(target)),
     "plain state": lambda d: _is_unusual(),
+    "autograd node": lambda d, kind, recipe: getattr(_native, kind)(d.value(recipe)),
     "partial": lambda d, func, args, kwargs: functools.partial(d.value(func), *d.values(args), **d.value(kwargs)),
     "not implemented": lambda d: NotImplemented,
     "lock": lambda d: Lock(),

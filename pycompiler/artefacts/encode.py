@@ -290,8 +290,7 @@ def _builtin(e: Encoder, value: types.BuiltinFunctionType) -> Token:
     owner = value.__self__
     if value.__name__ == "apply" and isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
         if owner.__module__ == runtime.__name__:
-            members = (owner.__dict__["forward"].__func__, owner.__dict__["backward"].__func__)
-            return e.add("apply", owner.__name__, *e.values(members))
+            return e.add("apply", owner.__name__, *e.values(runtime.functions_of(owner)))
     if _is_of_text(value):
         return e.add("method", e.value(owner), value.__name__)
     return e.named_value(value)
@@ -448,6 +447,10 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     _native.Plan: _plan,
     _native.BackendCall: lambda e, v: e.add("backend call", e.value(v.target)),
     _native.PlainState: lambda e, v: e.add("plain state"),
+    **dict.fromkeys(
+        (_native.NodeForward, _native.NodeBackward, _native.NodeGradients),
+        lambda e, v: e.add("autograd node", type(v).__name__, e.value(v.recipe)),
+    ),
     Lazy: lambda e, v: e.later(v),
     LazyCall: lambda e, v: e.add("graph call", e.later(v.later)),
     FailureAwareCompiler: lambda e, v: e.value(v.compile),

@@ -4,14 +4,14 @@ In: a `Joint`, its `Partition` and the compiled callables. Out: one callable of 
 
 Example: a graph without in-place writes, aliases and gradients needs no wrapper: the compiler's callable is returned unchanged.
 
-Each wrapper is printed as straight-line Python for this one graph (indices are literals, no loops, no kwargs) and
-compiled once; `source_of` returns its source. The caller guards shapes, devices, ``requires_grad`` and grad mode.
+The autograd nodes of a call run in the engine, from recipes (`ir/autograd_node.py`). Wrappers for writes, aliases and
+several nodes are printed as straight-line Python for this one graph, and compiled once; `source_of` returns the source.
+The caller guards shapes, devices, ``requires_grad`` and grad mode.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import graphlib
 import math
@@ -28,18 +28,19 @@ from pycompiler.autograd.partition import Partition, without_tangents
 from pycompiler.autograd.replay import Replay, states_before, transformed
 from pycompiler.autograd.replay_graph import end_of, hooked
 from pycompiler.autograd.saved_tensors import (
+    NOTHING,
     SavedTensorCheck,
     SavedTensors,
     keeps_graph,
     raiser_of_written,
     strong_reference,
-    version,
 )
 from pycompiler.autograd.staged_backward import StagedBackward, TokenFactory, handed_on, rest_of_backward, token_of
 from pycompiler.autograd.stages import groups as stage_groups
 from pycompiler.autograd.stages import split
 from pycompiler.autograd.views import ViewStep, fastest_call
 from pycompiler.errors import DoubleBackwardError, Unfit
+from pycompiler.ir.autograd_node import BackwardRecipe, ForwardRecipe, GradientRecipe, Tangent
 from pycompiler.ir.generated_source import register_source
 from pycompiler.ir.lazy_value import Lazy, force
 from pycompiler.logs import stage
@@ -169,16 +170,6 @@ def without_assumptions(inputs: Sequence[Any]) -> Iterator[None]:
         yield
 
 
-def _coerce(tangent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """`tangent` with the strides that the backward was compiled for, and with resolved conjugate and negative bits."""
-    if tangent.is_neg() or tangent.is_conj():
-        tangent = tangent.resolve_conj().resolve_neg()
-    if tangent.is_contiguous() and like.is_contiguous():
-        return tangent.as_strided(like.shape, like.stride())  # they only differ in dimensions of size 1
-    out = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-    return out.copy_(tangent)
-
-
 def _dense(tangent: torch.Tensor | None) -> torch.Tensor | None:
     if tangent is None or _native.kind_of(tangent) < 2:
         return tangent
@@ -186,24 +177,25 @@ def _dense(tangent: torch.Tensor | None) -> torch.Tensor | None:
 
 
 class _TangentMetadata:
-    """Shape, strides, dtype and device of a tangent, without its memory."""
+    """Shape, strides, dtype and device of a tangent, without its memory.  Sizes are ints or expressions."""
 
     def __init__(self, value: torch.Tensor) -> None:
-        self.shape, self.dtype, self.device = tuple(value.shape), value.dtype, value.device
-        self._stride = value.stride()
-        self._contiguous = value.is_contiguous()
+        self.shape, self.strides = (tuple(map(value_of, sizes)) for sizes in (value.shape, value.stride()))
+        self.dtype, self.device = value.dtype, value.device
+        self.is_contiguous = value.is_contiguous()
 
-    def of(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> _TangentMetadata:
-        """The same with other sizes."""
-        other = copy.copy(self)
-        other.shape, other._stride = shape, stride
-        return other
 
-    def stride(self) -> tuple[int, ...]:
-        return self._stride
-
-    def is_contiguous(self) -> bool:
-        return self._contiguous
+def _fitted(
+    like: _TangentMetadata, symbols: Sequence[tuple[str, int]], tangent: torch.Tensor, numbers: Sequence[int]
+) -> torch.Tensor:
+    """`tangent` with the strides that the backward was compiled for, and with resolved conjugate and negative bits."""
+    sizes = {name: numbers[k] for name, k in symbols}
+    shape, strides = ([n if isinstance(n, int) else n.eval(sizes) for n in dims] for dims in (like.shape, like.strides))
+    if tangent.is_neg() or tangent.is_conj():
+        tangent = tangent.resolve_conj().resolve_neg()
+    if tangent.is_contiguous() and like.is_contiguous:
+        return tangent.as_strided(shape, strides)  # they only differ in dimensions of size 1
+    return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device).copy_(tangent)
 
 
 def differentiable(
@@ -406,16 +398,8 @@ def _node_of(joint: Joint, part: Partition, again: Replay, way: NodePlan, bucket
 
 
 def _function(node: AutogradNode, compiler: BackwardCompiler, name: str, forward: Compiled, ahead: bool) -> Compiled:
-    scope: dict[str, Any] = {
-        "forward_graph": forward,
-        "state": _states(node.again),
-        "ref": weakref.ref,
-        "held": strong_reference,
-        "version": version,
-        "foreach_copy": torch._foreach_copy_,
-    }
-    forward_function = _build("forward", _forward_lines(node), scope)
-    return apply_of(f"Compiled_{name}", forward_function, _backward(node, compiler, ahead))
+    recipe = _forward_recipe(node, forward)
+    return apply_of(f"Compiled_{name}", _native.NodeForward(recipe), _backward(node, compiler, ahead))
 
 
 def _stage_function(node: AutogradNode, s: int, name: str) -> Compiled:
@@ -439,95 +423,94 @@ def _states(again: Replay) -> Callable[..., Any]:
 
 
 def apply_of(name: str, forward: Any, backward: Any) -> Compiled:
-    """`apply` of an autograd Function built from two plain functions."""
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function = type(name, (torch.autograd.Function,), members)
+    """`apply` of an autograd Function built from two functions."""
+    called = _passed_on(backward) if isinstance(backward, _native.NodeBackward) else backward
+    members = {"forward": staticmethod(forward), "backward": staticmethod(called)}
+    function: Any = type(name, (torch.autograd.Function,), members)
+    if called is not backward:
+        nodes = function._backward_cls
+        nodes.apply = nodes.apply_boxed = backward  # autograd's engine calls it without Python code in between
+        if _BOXED:
+            # Torch's compiled autograd refuses nodes of a class with the flag.  So they belong to the class without it.
+            function = type(name, (function,), {"boxed_grads_call": True})
+            function._backward_cls = nodes
     # Not Function.apply: its checks for functorch are the caller's guards on dispatch keys.
     return super(torch.autograd.Function, function).apply  # type: ignore[misc,no-any-return]
 
 
-def _forward_lines(node: AutogradNode) -> list[str]:
+# Whether torch can pass tangents as a list, so that a backward may free each after its last use.
+_BOXED = hasattr(torch.autograd.function.BackwardCFunction, "apply_boxed")
+
+
+def functions_of(function: Any) -> tuple[Any, Any]:
+    """The forward and the backward from which `apply_of` built an autograd Function."""
+    return function.forward, function._backward_cls.__dict__.get("apply", function.backward)
+
+
+def _passed_on(backward: _native.NodeBackward) -> Callable[..., tuple[Any, ...]]:
+    """`backward` for torch's compiled autograd, which traces the function of the class, but not this one."""
+
+    def run(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        return backward(ctx, *tangents)
+
+    made: Any = run
+    torch_compile.exclude(made)
+    return made  # type: ignore[no-any-return]
+
+
+def _forward_recipe(node: AutogradNode, forward: Compiled) -> ForwardRecipe:
     joint, part, again = node.joint, node.part, node.again
-    fresh = len(joint.fresh)
-    saved = [f"args[{i}]" if kind == "input" else f"outs[{i}]" for kind, i in part.saved]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
-    tensors = [s for s, t in zip(saved, is_tensor, strict=True) if t]
-    others = [s for s, t in zip(saved, is_tensor, strict=True) if not t]
-    fixed = [f"outs[{k}]" for k in node.outputs if not joint.differentiable[k]]
-    if node.alone:
-        lines = ["def forward(ctx, *args):"]
-        if again.keeps_states:
-            lines.append("    ctx.rng = state(args)")
-        lines += ["    outs = forward_graph(*args)", *_hidden_lines(joint, "    ")]
-    else:
-        lines = ["def forward(ctx, args, outs, rng, ends, *reached):"]
-        if again.keeps_states:
-            lines.append("    ctx.rng = rng")
-    if tensors:
-        lines.append(f"    ctx.save_for_backward({', '.join(tensors)})")
-    if others:
-        lines.append(f"    ctx.numbers = ({', '.join(others)},)")
-    if node.takes_apart:
-        versions = [f"args[{i}]._version" for kind, i in part.saved if kind == "input" and joint.is_tensor(i)]
-        lines.append(f"    ctx.versions = ({' '.join(f'{v},' for v in versions)})")
-    if again.watched:
-        watched = [
-            f"({'held' if i in again.held else 'ref'}(args[{i}]), {f'args[{i}]._version' if again.has_version(i) else None})"
-            for i in again.watched
-        ]
-        lines.append(f"    ctx.watched = ({', '.join(watched)},)")
-    if again.kept:
-        lines.append(f"    ctx.made = {{{', '.join(f'{k}: ref(outs[{k}])' for k in again.kept)}}}")
-    if node.watched:
-        # these are still to be written, once
-        counted = {m.index for m in joint.mutations if m.how != "hidden"} - node.behind
-        kept = [
-            f"version(args[{i}], {int(i in counted)})" if kind == "input" else f"version(outs[{i}], 0)"
-            for kind, i in node.watched
-        ]
-        lines.append(f"    ctx.kept = ({', '.join(kept)},)")
-    if any(i >= len(joint.inputs) for i in node.inputs):
-        lines.append("    ctx.ends = ends")
-    if fixed:
-        lines.append(f"    ctx.mark_non_differentiable({', '.join(fixed)})")
-    lines.append("    ctx.set_materialize_grads(False)")
-    count = len(part.forward.graph.output_node().args[0])  # type: ignore[arg-type]
-    if node.alone:
-        lines.append("    return tuple(outs)" if count == fresh else f"    return tuple(outs[:{fresh}])")
-    else:
-        # A new value of an input may be another input itself, whose own history must not change.
-        itself = {k: ".detach()" if joint.fresh[k].op == "placeholder" else "" for k in node.outputs}
-        lines.append(f"    return ({' '.join(f'outs[{k}]{itself[k]},' for k in node.outputs)})")
-    return lines
+    # these are still to be written, once
+    counted = {m.index for m in joint.mutations if m.how != "hidden"} - node.behind
+    kept = [((_KINDS[kind], i), int(kind == "input" and i in counted)) for kind, i in node.watched]
+    hidden = tuple((m.index, m.fresh) for m in joint.mutations if m.how == "hidden") if node.alone else ()
+    # A new value of an input may be another input itself, whose own history must not change.
+    itself = [not node.alone and joint.fresh[k].op == "placeholder" for k in node.outputs]
+    inputs = [i for kind, i in part.saved if kind == "input" and joint.is_tensor(i)]
+    return ForwardRecipe(
+        graph=forward,
+        alone=node.alone,
+        states=_states(again) if again.keeps_states else None,
+        writes=functools.partial(_write_hidden, hidden) if hidden else None,
+        tensors=tuple(s for s, t in zip(part.saved, is_tensor, strict=True) if t),
+        numbers=tuple(s for s, t in zip(part.saved, is_tensor, strict=True) if not t),
+        takes_apart=node.takes_apart,
+        versions=tuple(inputs) if node.takes_apart else (),
+        watched=tuple((i, i in again.held, again.has_version(i)) for i in again.watched),
+        made=tuple(again.kept),
+        kept=tuple(kept),
+        fixed=tuple(k for k in node.outputs if not joint.differentiable[k]),
+        ends=any(i >= len(joint.inputs) for i in node.inputs),
+        results=tuple(zip(node.outputs, itself, strict=True)),
+        empty=NOTHING,
+        holder=strong_reference,
+    )
+
+
+_KINDS = {"input": "input", "fresh": "output"}  # `Joint` -> `ir.autograd_node.Place`
+
+
+def _write_hidden(pairs: Sequence[tuple[int, int]], args: Sequence[Any], outs: Sequence[Any]) -> None:
+    """Copy results into inputs without a version change."""
+    torch._foreach_copy_([args[i].data for i, _ in pairs], [outs[k] for _, k in pairs])
 
 
 def _backward(node: AutogradNode, compiler: BackwardCompiler, ahead: bool) -> Any:
-    """The backward of the pair: selects the function for the given tangents."""
+    """The backward of the pair: selects the gradients for the given tangents."""
     variants = _Variants(node, compiler, ahead)
-    scope: dict[str, Any] = {
-        "is_unusual": _native.PlainState(_is_unusual),
-        "unusual": variants.unusual,
-    }
-    names = [f"g{k}" for k in node.outputs]
-    tangents = node.differentiable
-    nothing = "None, " * (node.beside + len(node.stages[0]) + (len(node.stages) > 1))
-    lines = [
-        f"def backward(ctx, {', '.join(names)}):",
-        "    if is_unusual():",
-        f"        return unusual(backward, ctx, ({' '.join(f'{n},' for n in names)}))",
-    ]
-    if len(tangents) == 1:
-        scope["defined"] = variants.find((False,))
-        lines += [f"    if g{tangents[0]} is None:", f"        return ({nothing})"]
-        lines.append(f"    return defined(ctx, {', '.join(names)})")
-    else:
-        scope |= {"known": variants.known, "find": variants.find}
-        if ahead:
-            variants.find((False,) * len(tangents))
-        pattern = " ".join(f"g{k} is None," for k in tangents)
-        lines += [f"    pattern = ({pattern})"]
-        lines.append(f"    return (known.get(pattern) or find(pattern))(ctx, {', '.join(names)})")
-    return _build("backward", lines, scope)
+    if ahead or len(node.tangents) == 1:
+        variants.find((False,) * len(node.tangents))
+    places = {k: p for p, k in enumerate(node.outputs)}
+    return _native.NodeBackward(
+        BackwardRecipe(
+            is_unusual=_native.PlainState(_is_unusual),
+            unusual=variants.unusual,
+            find=variants.find,
+            tangents=tuple(places[k] for k in node.differentiable),
+            n_inputs=node.beside + len(node.stages[0]) + (len(node.stages) > 1),
+        )
+    )
 
 
 def _is_unusual() -> bool:
@@ -558,19 +541,15 @@ class _Variants:
     def make(self, missing: frozenset[int]) -> Any:
         node, gone = self.node, missing | self.node.others
         part = without_tangents(node.joint, node.whole, gone) if missing else node.part
-        scope: dict[str, Any] = {
-            "coerce": _coerce,
-            "kind_of": _native.kind_of,
-            "from_odd": self.from_odd,
-        }
-        scope |= {"lazy": self._lazy(part), "keeps_graph": keeps_graph}
+        lazy = self._lazy(part)
         if self.ahead and not missing:
-            scope["lazy"].compile()
-        tangents = [k for k in node.tangents if k not in missing]
+            lazy.compile()
+        tangents, saved = [k for k in node.tangents if k not in missing], None
         if node.takes_apart:
             holds = bool(node.again.held)
-            scope["saved"] = SavedTensors(node.joint, node.part, part, tangents, self._positions, holds=holds)
-        return _build("gradients", _gradient_lines(node, part, tangents, scope), scope)
+            saved = SavedTensors(node.joint, node.part, part, tangents, self._positions, holds=holds)
+        recipe = _gradient_recipe(node, part, tangents, lazy, saved, functools.partial(self.from_odd, missing))
+        return _native.NodeGradients(recipe)
 
     def _lazy(self, part: Partition) -> LazyBackward | StagedBackward:
         if len(self.node.stages) == 1:
@@ -579,8 +558,11 @@ class _Variants:
         return StagedBackward(stages, [LazyBackward(stage.module, self.compiler) for stage in stages], self.node.token)
 
     def _positions(self, tangents: Sequence[int]) -> set[int]:
-        saved: SavedTensors = self.find(tuple(k not in tangents for k in self.node.tangents)).__globals__["saved"]
+        saved: SavedTensors = self._recipe(tangents).saved
         return {*saved.positions, *saved.checked, *self.node.again.reads(saved.positions)}
+
+    def _recipe(self, tangents: Sequence[int]) -> GradientRecipe:
+        return self.find(tuple(k not in tangents for k in self.node.tangents)).recipe  # type: ignore[no-any-return]
 
     def again(self, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradients, computed by the replay of the captured graph."""
@@ -594,14 +576,12 @@ class _Variants:
 
     def _look(self, tangents: Sequence[int]) -> SavedTensorCheck:
         """A `SavedTensorCheck` with the checks of the compiled backward of these tangents."""
-        node, kept = self.node, self.node.joint.kept(tangents)
-        scope = self.find(tuple(k not in tangents for k in node.tangents)).__globals__
-        counted = [(j, scope[f"changed{j}"]) for j, watched in enumerate(node.watched) if watched in kept]
+        node, recipe = self.node, self._recipe(tangents)
         return SavedTensorCheck(
-            scope.get("saved"), node.asks(tangents), counted, len(node.again.tensors), bool(node.again.held)
+            recipe.saved, node.asks(tangents), recipe.checks, len(node.again.tensors), bool(node.again.held)
         )
 
-    def from_odd(self, gradients: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
+    def from_odd(self, missing: frozenset[int], ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradients for tangents without dense memory (sparse tensors, zero tensors without memory).
 
         The replay computes them; if it cannot run, the compiled backward takes dense copies.
@@ -612,7 +592,8 @@ class _Variants:
             dense = [*map(_dense, tangents)]
             if any(t is not None and _native.kind_of(t) > 1 for t in dense):
                 raise
-        return gradients(ctx, *dense)  # type: ignore[no-any-return]
+        gradients = self.find(tuple(k in missing for k in self.node.tangents))
+        return gradients(ctx, dense)  # type: ignore[no-any-return]
 
     def unusual(self, backward: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradients under autocast (its casts are in the graph), or if gradients are differentiated or transformed."""
@@ -628,64 +609,42 @@ def _names(values: Iterable[Any], form: str) -> dict[str, str]:
     return dict(reversed([*found]))
 
 
-def _gradient_lines(node: AutogradNode, part: Partition, defined: Sequence[int], scope: dict[str, Any]) -> list[str]:
-    joint = node.joint
-    names = [f"g{k}" for k in node.outputs]
-    tangents = [joint.tangent_of[k] for k in defined]
-    lines = [f"def gradients(ctx, {', '.join(names)}):"]
+def _gradient_recipe(
+    node: AutogradNode, part: Partition, defined: Sequence[int], graph: LazyBackward | StagedBackward,
+    saved: SavedTensors | None, from_odd: Callable[..., tuple[Any, ...]]
+) -> GradientRecipe:  # fmt: skip
+    joint, places = node.joint, {k: p for p, k in enumerate(node.outputs)}
     numbers = [n.meta["val"] for n in node.part.saved_nodes if not isinstance(n.meta["val"], torch.Tensor)]
-    sizes = _names(numbers, "ctx.numbers[{}]")
-    for k, tangent in zip(tangents, defined, strict=True):
-        like = _TangentMetadata(joint.tangents[tangent].meta["val"])
-        scope[f"like{k}"], scope[f"strides{k}"] = like, like.stride()
-        strides = text_of(like.stride(), sizes)
-        text = text_of((like.shape, like.stride()), sizes)
-        text = None if text is None else f"*{text}"
-        lines += [
-            f"    kind = kind_of(g{k})",
-            "    if kind > 1:",
-            f"        return from_odd(gradients, ctx, ({' '.join(f'{n},' for n in names)}))",
-            f"    if kind or g{k}.stride() != {strides or f'strides{k}'}:",
-            f"        g{k} = coerce(g{k}, like{k}{'' if text is None else f'.of({text})'})",
-        ]
-    is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
-    tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors" if node.asks(defined) else "()"
-    if all(is_tensor):
-        saved = "" if tensors == "()" else f"*{tensors}, "
-    else:
-        lines.append(f"    tensors, numbers = iter({tensors}), iter(ctx.numbers)")
-        saved = "".join("next(tensors), " if t else "next(numbers), " for t in is_tensor)
-    # compiled first: if this fails, the graph keeps its saved tensors
-    lines += ["    run = lazy.call or lazy.compile()"]
-    lines.append(f"    inputs = [{saved}{', '.join(f'g{k}' for k in tangents)}]")
-    if len(node.stages) == 1:
-        lines += [f"    saved{g[1]} = inputs[{g[1]}]" for g in part.grads if g is not None and g[0] == "saved"]
-    if not all(is_tensor):
-        lines.append("    del tensors")
-    kept = joint.kept(defined)  # errors about freed tensors come first
-    for j, watched in enumerate(node.watched):
-        if watched in kept:
-            value = (joint.inputs if watched[0] == "input" else joint.fresh)[watched[1]].meta["val"]
-            scope[f"changed{j}"] = raiser_of_written(value)
-            lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
-    if tensors != "()" and _CLEARS:
-        lines.append("    ctx.maybe_clear_saved_tensors()")  # torch's compiled autograd has a context class of its own
-    if node.again.held and "saved" not in scope:
-        lines += ["    if not keeps_graph():", "        ctx.watched = ()"]
-    if len(node.stages) > 1:
-        lines.append(f"    return ({'None, ' * node.beside}*run(inputs),)")
-        return lines
-    lines.append("    grads = run(inputs)")
-    every = joint.tangent_of
-    spelled = {"result": "grads[{}]".format, "tangent": lambda k: f"g{every[k]}", "saved": "saved{}".format}
-    grads = [part.grads[i] for i in node.inputs]
-    results = ["None" if g is None else spelled[g[0]](g[1]) for g in grads]
-    results = [*["None"] * node.beside, *results]
-    if results == [f"grads[{i}]" for i in range(len(results))]:
-        lines.append("    return tuple(grads)")
-    else:
-        lines.append(f"    return ({' '.join(f'{r},' for r in results)})")
-    return lines
+    found = [(name, k) for k, v in enumerate(numbers) if (name := symbol_of(v)) is not None]
+    symbols = tuple(dict(reversed(found)).items())
+    tangents = []
+    for k in defined:
+        like = _TangentMetadata(joint.tangents[k].meta["val"])
+        tangents.append(Tangent(places[joint.tangent_of[k]], like.strides, functools.partial(_fitted, like, symbols)))
+    kept = joint.kept(defined)
+    checks = [
+        (j, raiser_of_written((joint.inputs if kind == "input" else joint.fresh)[i].meta["val"]))
+        for j, (kind, i) in enumerate(node.watched)
+        if (kind, i) in kept
+    ]
+    is_tensor = tuple(isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes)
+    order = {k: p for p, k in enumerate(defined)}
+    given = [part.grads[i] for i in node.inputs]
+    gradients = tuple((g[0], order[g[1]]) if g is not None and g[0] == "tangent" else g for g in given)
+    return GradientRecipe(
+        graph=graph,
+        tangents=tuple(tangents),
+        symbols=symbols,
+        from_odd=from_odd,
+        saved=saved,
+        asks=node.asks(defined),
+        is_tensor=is_tensor,
+        checks=tuple(checks),
+        clears=_CLEARS and (saved is not None or node.asks(defined)),
+        keeps_graph=keeps_graph if node.again.held and saved is None else None,
+        gradients=gradients if len(node.stages) == 1 else None,
+        beside=node.beside,
+    )
 
 
 # -- inputs that share memory ----------------------------------------------------------------------------------------

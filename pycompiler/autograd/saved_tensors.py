@@ -177,14 +177,8 @@ def strong_reference(value: torch.Tensor) -> Callable[[], torch.Tensor]:
     return lambda: value
 
 
-def version(value: torch.Tensor, writes: int) -> tuple[torch.Tensor, int]:
-    """A tensor without memory that counts writes to `value`, even after `value` is freed; and the version after `writes`."""
-    counter = value.detach()
-    counter.data = _NOTHING
-    return counter, value._version + writes
-
-
-_NOTHING = torch.empty(0)
+NOTHING = torch.empty(0)
+"""The memory of tensors that only count versions."""
 
 
 def raiser_of_written(value: torch.Tensor) -> Callable[[torch.Tensor, int], None]:

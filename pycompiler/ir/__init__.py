@@ -21,7 +21,7 @@ Loops, kernels, plans
 - loops.py: the loop IR; printer.py prints it, verify.py checks it, interpret.py runs it
 - target.py: properties of the machine
 - kernel.py: schedules, groups, nests and stages; interpret_schedule.py runs a schedule
-- plan.py: the steps of a call
+- plan.py: the steps of a call; autograd_node.py: what a call with gradients saves, and what its backward reads
 
 The compile itself
 - compile_names.py: the name of a compile

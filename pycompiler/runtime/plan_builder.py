@@ -7,7 +7,9 @@ freed after its last use.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,6 +64,18 @@ def _size(e: Expr) -> Size:
 def _is_channels_last(b: Buffer) -> bool:
     """Whether an operator's result is an image whose layout is a choice of the operator's kernel."""
     return len(b.shape) == 4 and b.stride[1] == 1 and b.stride[3] != 1
+
+
+def _has_all_memory(ref: Ref, b: Buffer) -> bool:
+    """Whether both lie row after row from the same element, with equally many elements."""
+    (rows, size), (rows_of_b, size_of_b) = map(_rows, (ref.shape, b.shape))
+    return (ref.offset, ref.stride, b.stride, size) == (Expr.of(0), rows, rows_of_b, size_of_b)
+
+
+def _rows(shape: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr]:
+    """Strides of rows that follow each other, and the number of elements."""
+    *steps, size = itertools.accumulate(reversed(shape), operator.mul, initial=Expr.of(1))
+    return tuple(reversed(steps)), size
 
 
 def _sizes(exprs: Sequence[Expr]) -> tuple[Size, ...]:
@@ -124,7 +138,8 @@ class _PlanBuilder:
         if home not in self.slot_of:
             b = self.schedule.buffers[home]
             self.slot_of[home] = self.new_slot()
-            shape, stride = _sizes(b.shape), _sizes(b.stride)
+            of = self.only_views.get(home, b)
+            shape, stride = _sizes(of.shape), _sizes(of.stride)
             self.steps.append(Alloc(self.slot_of[home], shape, stride, b.dtype, b.device, self.makers(home)))
         return self.slot_of[home]
 
@@ -137,6 +152,27 @@ class _PlanBuilder:
     def returned(self) -> set[str]:
         """The buffers of outputs."""
         return {ref.buffer for ref in _refs(self.schedule.program.outputs)}
+
+    @cached_property
+    def only_views(self) -> dict[str, Ref]:
+        """Buffers that kernels alone read and write -> the output that has all their memory in another shape.
+
+        Such a buffer is allocated with the shape of the output, which then needs no view.
+        """
+        called = _refs([(s.args, s.kwargs) for s in self.schedule.steps if isinstance(s, Extern)])
+        made = [b.name for s in self.schedule.steps if isinstance(s, Extern) for b in s.out if b is not None]
+        taken = {self.home(name) for name in (*(ref.buffer for ref in called), *made)}
+        taken |= {*self.schedule.program.constants, *(b.name for b in self.schedule.program.inputs if b is not None)}
+        found: dict[str, Ref] = {}
+        for ref in _refs(self.schedule.program.outputs):
+            home = self.home(ref.buffer)
+            fits = home == ref.buffer and home not in taken and _has_all_memory(ref, self.schedule.buffers[home])
+            if fits:
+                found[home] = ref
+            else:
+                found.pop(home, None)
+            taken.add(home)
+        return found
 
     @cached_property
     def origins(self) -> dict[str, tuple[str, ...]]:
@@ -287,7 +323,7 @@ class _PlanBuilder:
     def view(self, ref: Ref, *, again: bool = False) -> tuple[int, bool]:
         """(slot, whether a view was created).  `again`: create a view even if the layout seems to be the buffer's."""
         base = self.slot(ref.buffer)
-        if self.is_whole(ref) and not again:
+        if (self.is_whole(ref) or self.only_views.get(ref.buffer) is ref) and not again:
             return base, False
         slot = self.new_slot()
         self.steps.append(View(slot, base, _sizes(ref.shape), _sizes(ref.stride), _size(ref.offset)))

@@ -344,7 +344,9 @@ class TwoResults(nn.Module):
 @pytest.mark.parametrize(
     "loss", [lambda h, y: h.sin().sum() + y.sum(), lambda h, y: h.square().sum()], ids=["both", "one"]
 )
-def test_gradients_under_torchs_compiled_autograd(loss: Callable[..., Any], backend: str) -> None:
+def test_gradients_under_torchs_compiled_autograd(
+    loss: Callable[..., Any], backend: str, recwarn: pytest.WarningsRecorder
+) -> None:
     """The package's backward is called unchanged, and the package's own traces use the engine unchanged."""
     enabled = importlib.import_module("torch._dynamo.compiled_autograd")._enable
     torch._dynamo.reset()
@@ -364,4 +366,5 @@ def test_gradients_under_torchs_compiled_autograd(loss: Callable[..., Any], back
             if ours is not None:
                 torch.testing.assert_close(ours, theirs)
     assert pycompiler.counters(compiled)["compiles"] == 2
+    assert not [w for w in recwarn if "how to trace" in str(w.message)]
     torch._dynamo.reset()

@@ -157,11 +157,7 @@ unsafe extern "C" fn descr_get(o: *mut PyObject, instance: *mut PyObject, _: *mu
         Py_INCREF(o);
         return o;
     }
-    PyMethod_New(o, instance)
-}
-
-extern "C" {
-    fn PyMethod_New(function: *mut PyObject, instance: *mut PyObject) -> *mut PyObject;
+    finish(|| Obj::borrow(o).own().bound_to(Obj::borrow(instance)))
 }
 
 unsafe extern "C" fn repr<T: Callable>(o: *mut PyObject) -> *mut PyObject {

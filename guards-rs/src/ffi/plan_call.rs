@@ -1,6 +1,7 @@
 //! Runs a native plan from the engine, without a Python call in between.
 
-use super::aten::pytype::{self, Executable};
+use super::aten::pytype::{self, Executable, InputList};
+use super::aten::Object;
 use super::object::{Obj, Owned, Raised, Res};
 use pyo3::ffi::PyObject;
 use pyo3::Python;
@@ -22,6 +23,22 @@ pub fn run_plan<P: Executable>(target: Obj, inputs: &[Obj]) -> Option<Res<Output
             return Some(Err(Raised::from(error)));
         }
         Some(outputs.into_iter().map(|p| Owned::steal(p)).collect())
+    }
+}
+
+/// As `run_plan`, for inputs that may be freed after their last use.  The inputs come back if `target` is no plan.
+pub fn run_plan_taking<P: Executable>(target: Obj, inputs: Outputs) -> Result<Res<Outputs>, Outputs> {
+    // SAFETY: *gil*, *live*: the caller holds the target; `taken` owns the inputs until the plan gives them up, and is
+    // dropped here, under the GIL.
+    unsafe {
+        let Some(plan) = pytype::as_plan::<P>(target.ptr()) else { return Err(inputs) };
+        let taken = InputList::from_owned(inputs);
+        let items: SmallVec<[*mut PyObject; 16]> = taken.items().collect();
+        let mut outputs = Outputs::with_capacity(plan.n_outputs());
+        let run = plan.run(Python::assume_attached(), Object::slice(&items), Some(&taken), &mut |object| {
+            outputs.extend(Owned::steal(object.into_ptr()));
+        });
+        Ok(run.map(|()| outputs).map_err(Raised::from))
     }
 }
 

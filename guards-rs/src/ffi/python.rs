@@ -97,6 +97,32 @@ impl Owned {
         unsafe { Owned::steal(PyObject_GetAttrString(self.ptr(), name.as_ptr())) }
     }
 
+    pub fn set_attr(&self, name: Obj, value: Obj) -> Res<()> {
+        // SAFETY: *gil*, *live*.
+        unsafe { ok(PyObject_SetAttr(self.ptr(), name.ptr(), value.ptr())) }
+    }
+
+    /// `weakref.ref(self)`.
+    pub fn weak_reference(&self) -> Res<Owned> {
+        // SAFETY: *gil*, *live*; null is no callback.
+        unsafe { Owned::steal(PyWeakref_NewRef(self.ptr(), null_mut())) }
+    }
+
+    /// Empties a list; returns its items.
+    pub fn take_items(&self) -> Res<Vec<Owned>> {
+        debug_assert!(self.is_list());
+        let items = (0..self.list_len()).filter_map(|i| self.list_item(i)).map(Obj::own).collect();
+        // SAFETY: *gil*, *live*; callers check is_list; null deletes the items.
+        unsafe { ok(PyList_SetSlice(self.ptr(), 0, self.list_len() as Py_ssize_t, null_mut()))? };
+        Ok(items)
+    }
+
+    /// The bound method of the callable `self` and `instance`.
+    pub fn bound_to(&self, instance: Obj) -> Res<Owned> {
+        // SAFETY: *gil*, *live*; neither is null.
+        unsafe { Owned::steal(PyMethod_New(self.ptr(), instance.ptr())) }
+    }
+
     /// `object.__getattribute__(self, name)`.
     pub fn generic_getattr(&self, name: Obj) -> Res<Owned> {
         // SAFETY: *gil*, *live*.
@@ -144,6 +170,10 @@ impl Owned {
             }
         }
     }
+}
+
+extern "C" {
+    fn PyMethod_New(function: *mut PyObject, instance: *mut PyObject) -> *mut PyObject;
 }
 
 /// The address of the usual vectorcall of functions; 0 while unknown.

@@ -3,7 +3,7 @@
 use crate::ffi::object::runtime_error;
 use crate::ffi::state::{StateSymbols, Words};
 use crate::ffi::sync::GilCell;
-use crate::ffi::{visit_obj, Obj, Owned};
+use crate::ffi::{visit_obj, Obj, Owned, Res};
 use crate::tensor_view::torch;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
@@ -26,6 +26,20 @@ impl PlainState {
     }
 
     fn __call__(&self) -> PyResult<bool> {
+        Ok(self.is_unusual()?)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.question.try_read(|q| q.as_ref().map_or(Ok(()), |q| visit_obj(&visit, q.get()))).unwrap_or(Ok(()))
+    }
+
+    fn __clear__(&self) {
+        drop(self.question.replace(None));
+    }
+}
+
+impl PlainState {
+    pub fn is_unusual(&self) -> Res<bool> {
         let now = self.symbols.as_ref().map(|symbols| symbols.read());
         if now.is_some() && self.plain.read(|plain| *plain) == now {
             return Ok(false);
@@ -37,13 +51,5 @@ impl PlainState {
             self.plain.replace(Some(words));
         }
         Ok(unusual)
-    }
-
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.question.try_read(|q| q.as_ref().map_or(Ok(()), |q| visit_obj(&visit, q.get()))).unwrap_or(Ok(()))
-    }
-
-    fn __clear__(&self) {
-        drop(self.question.replace(None));
     }
 }

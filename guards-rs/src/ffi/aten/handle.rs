@@ -342,6 +342,17 @@ impl Handle {
             || (0..).zip(sizes.iter().zip(strides)).all(|(dim, (size, stride))| *size == 1 || same(dim, *stride))
     }
 
+    /// Whether `stride()` of the tensor is `strides`, also in dimensions of size 1.
+    pub fn strides_are(self, strides: &[i64]) -> bool {
+        let Ok(api) = api() else { return false };
+        let same = |(dim, stride): (i64, &i64)| {
+            let mut found = 0;
+            // SAFETY: a live handle, an existing dimension, and room for the result.
+            unsafe { (api.get_stride)(self.0, dim, &mut found) == 0 && found == *stride }
+        };
+        self.dim() == strides.len() as i64 && (0..).zip(strides).all(same)
+    }
+
     /// Increments the tensor's version for a write.
     pub fn count_version(self) -> VersionCount {
         let Ok(api) = api() else { return VersionCount::Unknown };

@@ -93,6 +93,16 @@ impl InputList {
         }
     }
 
+    /// The GIL is held when the value is dropped.
+    pub(in crate::ffi) fn from_owned(inputs: impl IntoIterator<Item = Owned>) -> InputList {
+        InputList(inputs.into_iter().map(|input| Cell::new(input.into_ptr())).collect())
+    }
+
+    /// The objects that were not given up.
+    pub(in crate::ffi) fn items(&self) -> impl Iterator<Item = *mut ffi::PyObject> + '_ {
+        self.0.iter().map(Cell::get)
+    }
+
     /// Whether the input has no other holder: giving it up frees it.
     pub fn is_last(&self, input: usize) -> bool {
         let object = self.0[input].get();
@@ -184,7 +194,7 @@ unsafe fn call<P: Executable>(py: Python<'_>, plan: &P, given: &[*mut ffi::PyObj
         if let [only] = given {
             if ffi::PyList_CheckExact(*only) != 0 {
                 let taken = InputList::from_list(py, *only)?;
-                let items: Vec<_> = taken.0.iter().map(Cell::get).collect();
+                let items: Vec<_> = taken.items().collect();
                 return tuple_of(py, plan, &items, Some(&taken));
             }
         }
