@@ -12,6 +12,7 @@ import argparse
 import linecache
 import logging
 import random
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -126,7 +127,7 @@ def difference(seed: int, backend: str) -> str | None:
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     scope: dict[str, Any] = {"torch": torch, "np": np, "checkpoint": checkpoint, "vmap": vmap, "grad": grad}
     exec(compile(text, name, "exec"), scope)
-    counted = "numpy()" not in text.removeprefix(PRELUDE) and "m[" not in text and "m +=" not in text
+    counted = re.search(r"numpy\(\)|\bm\b", text.removeprefix(PRELUDE)) is None
     if not counted and "_version" in text:
         return None  # writes of arrays count versions only in compiled functions
     pycompiler.reset()
