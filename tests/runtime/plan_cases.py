@@ -13,9 +13,9 @@ import torch
 from pycompiler.ir.plan import (
     Alloc,
     Aten,
+    Convolution,
     CopyInto,
     CountVersions,
-    Depthwise,
     Expect,
     Free,
     Kernel,
@@ -412,7 +412,7 @@ CASES: dict[str, Case] = {
         4,
         [
             Alloc(3, (2, 20, 3, 2), (120, 1, 40, 20), torch.float32, CPU),
-            Depthwise(
+            Convolution(
                 (0, 1, 3, 2),
                 (1, 0, 0),
                 (2, 20, 5, 4),
