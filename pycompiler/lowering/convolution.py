@@ -128,7 +128,9 @@ def is_of_engine(low: Lowering, x: Value, weight: Value, groups: int) -> bool:
     """Whether the engine's kernel for a single group, which packs the weight in each call, is as fast as oneDNN's."""
     if groups != 1 or x.dtype is not torch.float32 or not has_engine(low) or weight.buffer is None:
         return False
-    places = likely(values.product(x.shape[1:]))
+    places, weights = likely(values.product(x.shape[1:])), likely(values.product(weight.shape))
+    if config.freezing and config.pack_weights and places is not None and weights is not None and weights > places:
+        return False  # a packed weight costs nothing then, and packing it anew takes a part of the time
     is_contiguous = same_strides(weight.shape, weight.stride, contiguous_strides(weight.shape))
     return is_contiguous and weight.shape[0] >= VECTOR and places is not None and places <= LARGE
 

@@ -146,7 +146,7 @@ CHANGES: dict[str, Callable[[nn.Conv2d], Any]] = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("freezing", [False, True])
 def test_a_change_of_the_weight_is_seen_in_the_next_call(freezing: bool, change: str, plans: BuiltPlans) -> None:
-    module, x = nn.Conv2d(8, 16, 3, padding=1), image(8, 9, 9)
+    module, x = nn.Conv2d(8, 16, 3, padding=1), image(8, 15, 15)  # larger than the weight, which `freezing` would keep
     compiled = pycompiler.compile(module, fullgraph=True, options={"freezing": freezing})
     before = compiled(x)
     CHANGES[change](module)
@@ -180,6 +180,14 @@ def test_a_printed_plan_convolves_with_torch(plans: BuiltPlans) -> None:
     pycompiler.compile(module, fullgraph=True)(x)
     (plan,) = [p for p in plans.found if any(isinstance(s, Convolution) for s in p.steps)]
     assert "torch.convolution(" in output_code(plan)
+
+
+@pytest.mark.parametrize("freezing", [False, True])
+def test_a_weight_larger_than_its_image_is_packed_once_if_it_is_frozen(freezing: bool, plans: BuiltPlans) -> None:
+    module, x = nn.Conv2d(64, 64, 3, padding=1), image(64, 7, 7)
+    compiled = pycompiler.compile(module, fullgraph=True, options={"freezing": freezing})
+    assert_same(compiled(x), module(x), tolerance=1e-5)
+    assert (plans.count(Convolution), plans.count(Pack)) == ((0, 1) if freezing else (1, 0))
 
 
 OTHERS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
