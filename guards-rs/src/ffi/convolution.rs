@@ -13,7 +13,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::depthwise;
-use super::product::{self, runs, vector_bytes, Side, CHAIN, SHARE, WITHOUT_DATA, WITHOUT_MEMORY, WITHOUT_VECTORS};
+use super::product::{
+    self, runs, vector_bytes, Runs, Side, CHAIN, SHARE, WITHOUT_DATA, WITHOUT_MEMORY, WITHOUT_VECTORS,
+};
 use super::team::{share_out, with_memory};
 
 /// Bytes of a cache line.
@@ -80,9 +82,9 @@ impl Convolution {
         self.rows.padding + self.columns.padding > 0
     }
 
-    /// Rows of results and filters of the parts for the threads: (first, how many).  As in `product.rs`, threads share the
+    /// Rows of results and filters of the parts for the threads.  As in `product.rs`, threads share the
     /// places, unless the weight is larger than image and result.
-    fn cuts(&self, threads: usize, lanes: usize) -> (Vec<(usize, usize)>, Vec<(usize, usize)>) {
+    fn cuts(&self, threads: usize, lanes: usize) -> (Runs, Runs) {
         let weight = self.filters * self.channels * self.windows();
         let places = self.rows.size * self.columns.size * self.channels
             + self.rows.out_size * self.columns.out_size * self.filters;

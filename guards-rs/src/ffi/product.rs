@@ -90,10 +90,10 @@ impl Shape {
         width.div_ceil(self.lanes) * height * self.depth + (width * self.depth + turned) * 5 / 4
     }
 
-    /// Rows and columns of the parts for the threads: (first, how many).  Threads share the rows of the result, as they do
+    /// Rows and columns of the parts for the threads.  Threads share the rows of the result, as they do
     /// in the steps before and after.  If the right matrix is larger than the others, they share the columns: then each
     /// reads a part of it.  Each part packs what it needs: to fetch a line of another core's cache takes longer.
-    fn cuts(&self, threads: usize) -> (Vec<(usize, usize)>, Vec<(usize, usize)>) {
+    fn cuts(&self, threads: usize) -> (Runs, Runs) {
         let along_rows = self.columns * self.depth <= self.rows * (self.columns + self.depth);
         let (first, other) = if along_rows { (self.rows, self.columns) } else { (self.columns, self.rows) };
         let units = first.div_ceil(self.lanes).min(threads);
@@ -144,8 +144,11 @@ transpositions! {
         _mm512_unpacklo_ps, _mm512_unpackhi_ps, _mm512_shuffle_ps, _mm512_storeu_ps;
 }
 
-/// `size` elements in up to `count` runs of whole vectors: (first, how many).
-pub(super) fn runs(size: usize, count: usize, lanes: usize) -> Vec<(usize, usize)> {
+/// Rows or columns side by side: (first, how many).
+pub(super) type Runs = Vec<(usize, usize)>;
+
+/// `size` elements in up to `count` runs of whole vectors.
+pub(super) fn runs(size: usize, count: usize, lanes: usize) -> Runs {
     let vectors = size.div_ceil(lanes);
     let count = count.clamp(1, vectors.max(1));
     let begin = |run: usize| (run * vectors / count * lanes).min(size);

@@ -19,10 +19,13 @@ use super::torch;
 /// Bytes of memory that each thread keeps at most.
 const KEPT: usize = 4 << 20;
 
+type Parallel = unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, u32, u32);
+type Thread = unsafe extern "C" fn() -> i32;
+
 /// Functions of an OpenMP library, in libgomp's ABI.
 struct OpenMp {
-    parallel: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, u32, u32),
-    thread: unsafe extern "C" fn() -> i32,
+    parallel: Parallel,
+    thread: Thread,
 }
 
 fn openmp() -> Option<&'static OpenMp> {
@@ -30,7 +33,12 @@ fn openmp() -> Option<&'static OpenMp> {
     let find = || {
         let (parallel, thread) = (torch::exported(c"GOMP_parallel")?, torch::exported(c"omp_get_thread_num")?);
         // SAFETY: `void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned)`, `int omp_get_thread_num(void)`.
-        unsafe { Some(OpenMp { parallel: std::mem::transmute(parallel), thread: std::mem::transmute(thread) }) }
+        unsafe {
+            Some(OpenMp {
+                parallel: std::mem::transmute::<usize, Parallel>(parallel),
+                thread: std::mem::transmute::<usize, Thread>(thread),
+            })
+        }
     };
     FOUND.get_or_init(find).as_ref()
 }
