@@ -214,17 +214,21 @@ macro_rules! kernels {
                 }
             }
 
-            /// A chain of a block of sums.
+            /// A block of sums, chain by chain.
             #[target_feature(enable = $features)]
             unsafe fn tiles(
                 (rows, vectors): (usize, usize), panel: *const f32, tall: Side, depth: usize, out: Sums,
             ) {
-                // SAFETY: as `tile`.
-                unsafe {
-                    match (rows, vectors) {
-                        $(($count, 1) => tile::<$count, 1>(panel, tall, depth, out),
-                        ($count, _) => tile::<$count, 2>(panel, tall, depth, out),)*
-                        _ => {}
+                for k in (0..depth).step_by(CHAIN) {
+                    let (panel, tall, length) = (panel.wrapping_add(k * WIDE), tall.at(0, k), CHAIN.min(depth - k));
+                    let out = Sums { first: out.first && k == 0, ..out };
+                    // SAFETY: as `tile`.
+                    unsafe {
+                        match (rows, vectors) {
+                            $(($count, 1) => tile::<$count, 1>(panel, tall, length, out),
+                            ($count, _) => tile::<$count, 2>(panel, tall, length, out),)*
+                            _ => {}
+                        }
                     }
                 }
             }
@@ -368,15 +372,10 @@ macro_rules! kernels {
                             }
                         }
                     }
-                    // The panel's rows of a chain stay in the first cache for all blocks.
-                    for begins in (0..depth).step_by(CHAIN) {
-                        let (panel, length) = (panel.add(begins * WIDE), CHAIN.min(depth - begins));
-                        for block in blocks.clone() {
-                            let (row, end) = (begin(block), begin(block + 1));
-                            let data = to.data.add((row - top) * to.stride);
-                            let to = Sums { data, first: to.first && begins == 0, ..to };
-                            tiles((end - row, vectors), panel, p.tall.at(row, k + begins), length, to);
-                        }
+                    for block in blocks {
+                        let (row, end) = (begin(block), begin(block + 1));
+                        let to = Sums { data: to.data.add((row - top) * to.stride), ..to };
+                        tiles((end - row, vectors), panel, p.tall.at(row, k), depth, to);
                     }
                     if !in_place {
                         store(sums, bottom - top, lanes, out, p.stride, p.across);
