@@ -281,8 +281,8 @@ def storage_holders(tensor: torch.Tensor) -> tuple[int, int | None]:
 def matrix_product(addresses: Sequence[int], numbers: Sequence[int], threads: int) -> None:
     """Run the engine's kernel for `ir.plan.Product`: the addresses of left, right and out, and `Product.scalars`."""
 
-def depthwise(addresses: Sequence[int], numbers: Sequence[int], threads: int) -> None:
-    """Run the engine's kernel for `ir.plan.Depthwise`: the addresses of `slots`, and `Depthwise.scalars`."""
+def convolution(addresses: Sequence[int], numbers: Sequence[int], threads: int) -> None:
+    """Run the engine's kernel for `ir.plan.Convolution`: the addresses of `slots`, and `Convolution.scalars`."""
 
 def matrix_product_vectors(threads: int) -> int:
     """Bytes of a vector of the engine's product of matrices; 0 if it cannot run here, or not with so many threads."""

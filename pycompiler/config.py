@@ -266,7 +266,7 @@ KNOBS: tuple[Knob, ...] = (
         (_B,),
         True,
         "the engine multiplies matrices: on GPUs by cuBLASLt; on the CPU in inference, float32 by transposed weights. There "
-        "it also convolves small images by depth. False: ATen does",
+        "it also convolves images. False: ATen does",
     ),
     Knob(
         "pack_weights",

@@ -53,6 +53,7 @@ use crate::ffi::aten::{
 use crate::ffi::cublas;
 use crate::ffi::object::{clear_error, import};
 use crate::ffi::product;
+use crate::ffi::team;
 use crate::ffi::{Obj, Owned, Raised, Res};
 use crate::hook_state::paused;
 use crate::registered_object;
@@ -934,13 +935,13 @@ fn matrix_product(py: Python<'_>, addresses: [usize; 3], numbers: [i64; 10], thr
     }
 }
 
-/// `_native.depthwise(addresses, numbers, threads)`: as `matrix_product`, for `ir.plan.Depthwise.scalars`.
+/// `_native.convolution(addresses, numbers, threads)`: as `matrix_product`, for `ir.plan.Convolution.scalars`.
 #[pyfunction]
-fn depthwise(py: Python<'_>, addresses: Vec<usize>, numbers: [i64; 24], threads: i32) -> PyResult<()> {
+fn convolution(py: Python<'_>, addresses: Vec<usize>, numbers: [i64; 25], threads: i32) -> PyResult<()> {
     if addresses.len() != if numbers[0] == 0 { 3 } else { 4 } {
         return Err(PyTypeError::new_err("image, weight, out, and the bias if there is one"));
     }
-    match KernelFn::depthwise().call(&addresses, &numbers, threads) {
+    match KernelFn::convolution().call(&addresses, &numbers, threads) {
         0 => Ok(()),
         code => Err(kernel_error(py, code)),
     }
@@ -950,7 +951,7 @@ fn depthwise(py: Python<'_>, addresses: Vec<usize>, numbers: [i64; 24], threads:
 /// with so many threads.
 #[pyfunction]
 fn matrix_product_vectors(threads: i32) -> usize {
-    if threads > 1 && !product::has_threads() {
+    if threads > 1 && !team::has_threads() {
         return 0;
     }
     product::vector_bytes()
@@ -996,7 +997,7 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(cuda_graphs::storage_holders, m)?)?;
     m.add_function(wrap_pyfunction!(kind_of, m)?)?;
     m.add_function(wrap_pyfunction!(matrix_product, m)?)?;
-    m.add_function(wrap_pyfunction!(depthwise, m)?)?;
+    m.add_function(wrap_pyfunction!(convolution, m)?)?;
     m.add_function(wrap_pyfunction!(matrix_product_vectors, m)?)?;
     m.add_function(wrap_pyfunction!(has_gpu_products, m)?)?;
     m.add_function(wrap_pyfunction!(gpu_product_workspace, m)?)?;

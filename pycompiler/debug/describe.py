@@ -19,7 +19,7 @@ from pycompiler.debug.render import code_of
 from pycompiler.ir.guards import Guard, UserFrame, deref, own_place
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
-from pycompiler.ir.plan import Aten, Depthwise, GpuProduct, Kernel, Launch, Pack, Plan, Product
+from pycompiler.ir.plan import Aten, Convolution, GpuProduct, Kernel, Launch, Pack, Plan, Product
 from pycompiler.pipeline.records import EagerRecord, GraphRecord, GuardDifference, RecompileRecord
 from pycompiler.symbolic.hints import hinted, likely_product
 
@@ -190,7 +190,7 @@ def _bytes(buffer: Buffer) -> int | None:
 def _step(step: KernelGroup | Extern, schedule: Schedule, plan: Plan) -> Data:
     """`device`: the names under which a GPU's profiler knows the kernels of the step."""
     if isinstance(step, Extern):
-        by_engine = "convolution of depth" if step.is_depthwise else "matrix product"
+        by_engine = "convolution" if step.is_convolution else "matrix product"
         name = by_engine if step.by_engine else f"ATen {step.op}"
         return {"name": name, "kind": "aten", "operators": list(step.origin), "reads": None,
                 "writes": _sum(b for b in step.out if b), "work": None}  # fmt: skip
@@ -260,7 +260,7 @@ def step_times(plan: Plan, each: Sequence[float], parts: Sequence[int]) -> tuple
     for step, spent in zip(plan.steps, each, strict=True):
         if isinstance(step, Pack):  # a part of the call that reads the packed weight
             packing += spent
-        elif isinstance(step, (Kernel, Product, Depthwise, GpuProduct, Aten, Launch)):
+        elif isinstance(step, (Kernel, Product, Convolution, GpuProduct, Aten, Launch)):
             work.append(spent + packing)
             packing = 0.0
     if len(work) != sum(parts):

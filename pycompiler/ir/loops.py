@@ -118,7 +118,7 @@ class Extern:
     `out` are fresh buffers that receive the results (strides from the fake trace; None for an unused or undefined result).
     `mutates` names argument buffers that the kernel writes.
     `checked`: earlier loops have already checked the data for which the kernel would raise.
-    `by_engine`: the engine computes it (`ir.plan.Product`, `Depthwise`, `GpuProduct`), into the memory of `out`, with so many
+    `by_engine`: the engine computes it (`ir.plan.Product`, `Convolution`, `GpuProduct`), into the memory of `out`, with so many
     bytes of `workspace`.
     """
 
@@ -133,8 +133,8 @@ class Extern:
     workspace: int = 0
 
     @property
-    def is_depthwise(self) -> bool:
-        """Whether the engine convolves by depth; its other calls are products of matrices."""
+    def is_convolution(self) -> bool:
+        """Whether the engine convolves; its other calls are products of matrices."""
         return self.by_engine and self.op is torch.ops.aten.convolution.default
 
 

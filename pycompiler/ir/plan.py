@@ -106,10 +106,11 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Depthwise:
-    """A convolution of depth in float32, by the engine's kernel (`guards-rs/src/ffi/depthwise.rs`).
+class Convolution:
+    """A convolution of an image in float32, by the engine's kernels (`guards-rs/src/ffi/convolution.rs`).
 
-    Each result is a chain of fused multiply-adds in the order of the window.  `slots`: image, weight, out, and the bias if
+    `filters`: channels of the result; 0 for a convolution of depth, where each channel has a window of its own (its result
+    is a chain of fused multiply-adds in the order of the window).  `slots`: image, weight, out, and the bias if
     there is one; `offsets`: of image, weight and bias.  `shape`: of the image (batch, channels, rows, columns);
     `out_sizes`: rows and columns of the result.  `strides`: of batch, rows and columns in the image, then in the result;
     channels are adjacent in both.  The weight is contiguous.  `window`, `stride`, `padding`, `dilation`: of rows and
@@ -125,6 +126,7 @@ class Depthwise:
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+    filters: int = 0
     work: int = 0
 
     @property
@@ -135,11 +137,11 @@ class Depthwise:
         rows, columns = zip(sizes, self.out_sizes, self.window, self.stride, self.padding, self.dilation, of_image[1:],
                             of_out[1:], strict=True)  # fmt: skip
         has_bias = int(len(self.slots) > 3)
-        return (has_bias, *self.offsets, batch, channels, of_image[0], of_out[0], *rows, *columns)
+        return (has_bias, *self.offsets, batch, channels, of_image[0], of_out[0], *rows, *columns, self.filters)
 
     @property
     def label(self) -> str:
-        return "convolution of depth"
+        return "convolution" if self.filters else "convolution of depth"
 
 
 WORKSPACE = 32 << 20  # most bytes for products on a GPU; torch gives cuBLASLt as many on Hopper
@@ -257,6 +259,7 @@ KERNEL_ERRORS = KernelErrors({
     2: (RuntimeError, "ZeroDivisionError"),
     3: (MemoryError, "out of memory: no room to pack a matrix"),
     4: (RuntimeError, "a product of matrices was compiled for a processor with AVX2, and this one has none; compile anew here"),
+    5: (RuntimeError, "a weight or an input has elements, but its data is not allocated yet"),
     **{WRONG_INDEX + k: (rule.error, rule.text) for k, rule in enumerate(INDEX_RULES.values())},
     **{WRONG_INDEX + WITHOUT_NUMBERS + k: (rule.error, "index out of range in self")
        for k, rule in enumerate(INDEX_RULES.values())},
@@ -378,7 +381,7 @@ Step = (
     | View
     | Kernel
     | Product
-    | Depthwise
+    | Convolution
     | GpuProduct
     | Launch
     | Aten
@@ -406,7 +409,7 @@ READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
     View: lambda step: (step.base,),
     Kernel: lambda step: step.slots,
     Product: lambda step: step.slots,
-    Depthwise: lambda step: step.slots,
+    Convolution: lambda step: step.slots,
     GpuProduct: lambda step: step.slots,
     Launch: lambda step: tuple(slots_of(step.arguments)),
     Aten: lambda step: (*slots_of(step.args), *slots_of(tuple(step.kwargs.values()))),

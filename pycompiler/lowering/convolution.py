@@ -3,7 +3,7 @@
 In: `aten.convolution` of images (batch, channels, rows, columns) with a weight that is an input of the graph.  Out, the
 first that fits:
 
-- of 1 x 1 windows over an image that is channels last: a product of matrices;
+- of 1 x 1 windows over an image that is channels last, or some channels of one: a product of matrices;
 - of depth, of a small image: the engine's kernel (`ir.plan.Depthwise`); of few multiply-adds and windows: a loop;
 - `mkldnn::_convolution_pointwise`, whose weight the plan packs once.
 
@@ -27,7 +27,8 @@ from pycompiler.lowering import values
 from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.graph import Lowering, is_dense, same_strides
 from pycompiler.lowering.joining import fill_padded
-from pycompiler.lowering.matmul import has_engine, is_full_precision, is_of_engine, product_of
+from pycompiler.lowering.matmul import has_engine, is_full_precision, product_of
+from pycompiler.lowering.matmul import is_of_engine as is_product_of_engine
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, channels_last_strides, contiguous_strides, to_exprs
 from pycompiler.operators import packed_weights
@@ -37,6 +38,7 @@ from pycompiler.symbolic.hints import likely
 aten = torch.ops.aten
 VECTOR = 16  # with fewer channels, a loop over channels fills no vector
 NEAR = 1024  # places of an image
+LARGE = 1 << 22  # elements of an image that the engine copies for each thread
 WINDOW = 25  # of more windows, oneDNN's kernel is faster than an unrolled loop
 SMALL = 1 << 20  # multiply-adds; oneDNN's kernel needs fewer cycles for each, which outweighs its call
 
@@ -55,15 +57,17 @@ def convolution(low: Lowering, x: Value, weight: Value, bias: Value | None, stri
         groups == 1
         and kernel == steps == [1, 1]
         and around == [0, 0]
-        and is_channels_last(x)
+        and (step := step_of_places(x)) is not None
         and is_exact_product(x, bias)
     ):
-        return product(low, x, weight, bias)
+        return product(low, x, weight, bias, step)
     if weight.shape[:2] == (x.shape[1], ONE) and weight.shape[0] >= VECTOR and x.dtype is torch.float32:
         if is_near(x) and has_engine(low):
-            return by_engine(low, x, weight, bias, [steps, around, apart])
+            return by_engine(low, x, weight, bias, [steps, around, apart], groups)
         if is_small(low, weight):
             return of_depth(low, x, weight, bias, kernel, steps, around, apart)
+    if is_of_engine(low, x, weight, groups):
+        return by_engine(low, x, weight, bias, [steps, around, apart], groups)
     if not config.pack_weights or not all(s.is_const for s in weight.stride):  # the engine compares bytes alone
         return NotImplemented
     added = None if bias is None else low.realised(bias, contiguous_strides(bias.shape)).ref()  # oneDNN ignores strides
@@ -90,8 +94,14 @@ def is_inference(low: Lowering, x: Value, weight: Value, bias: Value | None) -> 
     return all(low.at_least(n, 1) for n in (*x.shape, *to_exprs(low.fake.shape)))
 
 
-def is_channels_last(x: Value) -> bool:
-    return x.buffer is not None and same_strides(x.shape, x.stride, channels_last_strides(x.shape))
+def step_of_places(x: Value) -> Expr | None:
+    """Elements between neighbouring places of an image: all places lie equally far apart, and channels are adjacent.
+    None for other images."""
+    batch, channels, rows, columns = x.shape
+    order = ((columns, x.stride[3]), (rows, x.stride[2]), (batch, x.stride[0]))
+    step = next((stride for n, stride in order if n != 1), channels)
+    expected = (step * columns * rows, ONE, step * columns, step)
+    return step if x.buffer is not None and same_strides(x.shape, x.stride, expected) else None
 
 
 def is_exact_product(x: Value, bias: Value | None) -> bool:
@@ -114,13 +124,24 @@ def is_near(x: Value) -> bool:
     return places is not None and places <= NEAR
 
 
-def by_engine(low: Lowering, x: Value, weight: Value, bias: Value | None, numbers: list[Any]) -> Value:
-    """A convolution of depth by the engine."""
+def is_of_engine(low: Lowering, x: Value, weight: Value, groups: int) -> bool:
+    """Whether the engine's kernel for a single group, which packs the weight in each call, is as fast as oneDNN's."""
+    if groups != 1 or x.dtype is not torch.float32 or not has_engine(low) or weight.buffer is None:
+        return False
+    places, weights = likely(values.product(x.shape[1:])), likely(values.product(weight.shape))
+    if config.freezing and config.pack_weights and places is not None and weights is not None and weights > places:
+        return False  # a packed weight costs nothing then, and packing it anew takes a part of the time
+    is_contiguous = same_strides(weight.shape, weight.stride, contiguous_strides(weight.shape))
+    return is_contiguous and weight.shape[0] >= VECTOR and places is not None and places <= LARGE
+
+
+def by_engine(low: Lowering, x: Value, weight: Value, bias: Value | None, numbers: list[Any], groups: int) -> Value:
+    """A convolution by the engine."""
     image = low.realised(x, channels_last_strides(x.shape)).ref()
     factors = low.realised(weight, contiguous_strides(weight.shape)).ref()
     added = None if bias is None else low.realised(bias, contiguous_strides(bias.shape)).ref()
     buffer = low.channels_last_buffer(low.fake)
-    args = (image, factors, added, *numbers, False, [0, 0], weight.shape[0].as_int())
+    args = (image, factors, added, *numbers, False, [0, 0], groups)
     low.add(Extern(aten.convolution.default, args, {}, (buffer,), origin=(low.node.name,), by_engine=True))
     return low.value_of(buffer)
 
@@ -136,14 +157,17 @@ def channels_last_call(low: Lowering, op: Any, args: Sequence[Any]) -> Value:
     return low.value_of(buffer)
 
 
-def product(low: Lowering, x: Value, weight: Value, bias: Value | None) -> Value:
-    """One row of a matrix for each place of the image.  A loop adds the bias: ATen would first copy it to every row."""
+def product(low: Lowering, x: Value, weight: Value, bias: Value | None, step: Expr) -> Value:
+    """One row of a matrix for each place of the image, `step` elements apart.
+
+    A loop adds the bias: ATen would first copy it to every row.
+    """
     assert x.buffer is not None
     batch, given, rows, columns = x.shape
     places, taken = batch * rows * columns, weight.shape[0]
-    left = Ref(x.buffer, (places, given), (given, ONE), x.offset)
+    left = Ref(x.buffer, (places, given), (step, ONE), x.offset)
     matrix = low.realised(values.permute(values.reshape(weight, [taken, given]), (1, 0))).ref()
-    by_engine = x.dtype is torch.float32 and is_of_engine(low, (places, taken), matrix)
+    by_engine = x.dtype is torch.float32 and is_product_of_engine(low, (places, taken), matrix)
     rows_of = product_of(low, left, matrix, by_engine=by_engine)
     assert rows_of.buffer is not None
     low.channels_last.add(rows_of.buffer)

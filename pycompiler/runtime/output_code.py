@@ -26,9 +26,9 @@ from pycompiler.ir.plan import (
     Alloc,
     Aten,
     Compute,
+    Convolution,
     CopyInto,
     CountVersions,
-    Depthwise,
     Expect,
     Free,
     GpuProduct,
@@ -272,21 +272,22 @@ class _Printer:
         )
         return f"{out}.copy_({left} @ {right})  # the engine's kernel"
 
-    def depthwise(self, step: Depthwise) -> str:
+    def convolution(self, step: Convolution) -> str:
         self.helpers.add("view_as")  # as in `product`
         batch, channels = step.shape[:2]
         a, b, c, *out_strides = step.strides
         windows = step.window[0] * step.window[1]
+        filters, each, groups = (step.filters, channels, 1) if step.filters else (channels, 1, channels)
         layouts = {
             "image": (step.slots[0], step.shape, (a, 1, b, c), step.offsets[0]),
             "weight": (
                 step.slots[1],
-                (channels, 1, *step.window),
-                (windows, windows, step.window[1], 1),
+                (filters, each, *step.window),
+                (each * windows, windows, step.window[1], 1),
                 step.offsets[1],
             ),
-            "out": (step.slots[2], (batch, channels, *step.out_sizes), (out_strides[0], 1, *out_strides[1:]), 0),
-            "bias": (step.slots[-1], (channels,), (1,), step.offsets[2]),
+            "out": (step.slots[2], (batch, filters, *step.out_sizes), (out_strides[0], 1, *out_strides[1:]), 0),
+            "bias": (step.slots[-1], (filters,), (1,), step.offsets[2]),
         }
         views = {
             name: f"view_as({self.name(slot)}, {self.value(shape)}, {self.value(stride)}, {self.value(offset)}, torch.float32)"
@@ -294,7 +295,7 @@ class _Printer:
         }
         bias = views["bias"] if len(step.slots) > 3 else "None"
         options = (
-            f"{list(step.stride)}, {list(step.padding)}, {list(step.dilation)}, False, [0, 0], {self.value(channels)}"
+            f"{list(step.stride)}, {list(step.padding)}, {list(step.dilation)}, False, [0, 0], {self.value(groups)}"
         )
         convolution = f"torch.convolution({views['image']}, {views['weight']}, {bias}, {options})"
         return f"{views['out']}.copy_({convolution})  # the engine's kernel"
@@ -397,7 +398,7 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
     View: _Printer.view,
     Kernel: _Printer.kernel,
     Product: _Printer.product,
-    Depthwise: _Printer.depthwise,
+    Convolution: _Printer.convolution,
     GpuProduct: _Printer.gpu_product,
     Launch: _Printer.launch,
     Aten: _Printer.aten,

@@ -25,8 +25,8 @@ from pycompiler.ir.plan import (
     Alloc,
     Aten,
     Compute,
+    Convolution,
     CountVersions,
-    Depthwise,
     Expect,
     Free,
     GpuProduct,
@@ -213,21 +213,22 @@ class _PlanBuilder:
         loops = [s.loop for nest in group.nests for s in nest.stages if any(checks(op) for op in s.loop.body)]
         return tuple(dict.fromkeys(known[name] for loop in loops for name in loop.origin if name in known))
 
-    def depthwise(self, node: Extern) -> list[int]:
-        """Append a convolution of depth by the engine."""
-        (out,), (image, weight, bias, stride, padding, dilation, *_) = node.out, node.args
+    def convolution(self, node: Extern) -> list[int]:
+        """Append a convolution by the engine."""
+        (out,), (image, weight, bias, stride, padding, dilation, *_, groups) = node.out, node.args
         assert out is not None
         slots: tuple[int, ...] = (self.slot(image.buffer), self.slot(weight.buffer), self.slot(out.name))
         if bias is not None:
             slots += (self.slot(bias.buffer),)
         window: Any = tuple(n.as_int() for n in weight.shape[2:])
-        sizes = (*out.shape, *weight.shape[2:])
+        sizes = (*out.shape, *weight.shape[1:])
+        filters = weight.shape[0].as_int() if groups == 1 else 0
         work = math.prod(n.as_int() for n in sizes) if all(n.is_const for n in sizes) else MUCH_WORK
         offsets = [Expr.of(0) if ref is None else ref.offset for ref in (image, weight, bias)]
         strides = [s for t in (image, out) for s in (t.stride[0], *t.stride[2:])]
         layout = map(_sizes, (offsets, image.shape, out.shape[2:], strides))
-        given: Any = (*layout, window, *map(tuple, (stride, padding, dilation)), work)
-        self.steps.append(Depthwise(slots, *given))
+        given: Any = (*layout, window, *map(tuple, (stride, padding, dilation)), filters, work)
+        self.steps.append(Convolution(slots, *given))
         return []
 
     def product(self, node: Extern) -> list[int]:
@@ -273,7 +274,7 @@ class _PlanBuilder:
 
     def extern(self, node: Extern) -> list[int]:
         if node.by_engine:
-            return self.depthwise(node) if node.is_depthwise else self.product(node)
+            return self.convolution(node) if node.is_convolution else self.product(node)
         temporary: list[int] = []
         args = self.argument(node.args, temporary)
         kwargs = {k: self.argument(v, temporary) for k, v in node.kwargs.items()}

@@ -26,9 +26,9 @@ from pycompiler.ir.plan import (
     Alloc,
     Aten,
     Compute,
+    Convolution,
     CopyInto,
     CountVersions,
-    Depthwise,
     Expect,
     Free,
     GpuProduct,
@@ -90,7 +90,7 @@ def mutates(step: Step) -> bool:
 
 def label(step: Step) -> str:
     """A short description of the step."""
-    if isinstance(step, Kernel | Product | Depthwise | GpuProduct | Launch | Pack):
+    if isinstance(step, Kernel | Product | Convolution | GpuProduct | Launch | Pack):
         return step.label
     return str(step.op) if isinstance(step, Aten) else type(step).__name__.lower()
 
@@ -167,9 +167,9 @@ class PythonPlan:
         given = [t.clone() if _native.kind_of(t) else t for t in map(slots.__getitem__, step.slots)]
         _native.matrix_product([t.data_ptr() for t in given], numbers(step.scalars, env), torch.get_num_threads())
 
-    def _depthwise(self, step: Depthwise, slots: Slots, env: Env) -> None:
+    def _convolution(self, step: Convolution, slots: Slots, env: Env) -> None:
         given = [t.clone() if _native.kind_of(t) else t for t in map(slots.__getitem__, step.slots)]
-        _native.depthwise([t.data_ptr() for t in given], numbers(step.scalars, env), torch.get_num_threads())
+        _native.convolution([t.data_ptr() for t in given], numbers(step.scalars, env), torch.get_num_threads())
 
     def _gpu_product(self, step: GpuProduct, slots: Slots, env: Env) -> None:
         views = [cast_view(slots[s], step.dtype, list(n), list(strides), at) for s, n, strides, at in step.views]
@@ -225,7 +225,7 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
     View: PythonPlan._view,
     Kernel: PythonPlan._kernel,
     Product: PythonPlan._product,
-    Depthwise: PythonPlan._depthwise,
+    Convolution: PythonPlan._convolution,
     GpuProduct: PythonPlan._gpu_product,
     Launch: PythonPlan._launch,
     Aten: PythonPlan._aten,

@@ -14,8 +14,8 @@ from pycompiler.ir.plan import (
     Alloc,
     Aten,
     Compute,
+    Convolution,
     CountVersions,
-    Depthwise,
     Free,
     GpuProduct,
     Kernel,
@@ -88,7 +88,7 @@ def kernels_are_known(plan: Plan) -> Iterator[str]:
             sizes = step.scalars
             if plan.library is None:
                 yield f"step {k} calls {step.symbol}, but there is no library"
-        if isinstance(step, Product | Depthwise):
+        if isinstance(step, Product | Convolution):
             sizes = step.scalars
         if isinstance(step, GpuProduct) and not _is_sound(step):
             yield f"step {k} is a matrix product of {step.sizes} with the strides {step.strides}"

@@ -17,8 +17,8 @@ from pycompiler.ir.plan import (
     KERNEL_ERRORS,
     Alloc,
     Aten,
+    Convolution,
     CountVersions,
-    Depthwise,
     Expect,
     Free,
     Kernel,
@@ -146,8 +146,8 @@ def run_plan(plan: Plan, inputs: Sequence[Any], threads: int = 2) -> list[Any]:
                     raise kind(text)
             case Product():
                 _native.matrix_product([slots[s].data_ptr() for s in step.slots], list(step.scalars), threads)
-            case Depthwise():
-                _native.depthwise([slots[s].data_ptr() for s in step.slots], list(step.scalars), threads)
+            case Convolution():
+                _native.convolution([slots[s].data_ptr() for s in step.slots], list(step.scalars), threads)
             case Aten():
                 result = step.op(*real(step.args), **{k: real(v) for k, v in step.kwargs.items()})
                 results = result if isinstance(result, list | tuple) else (result,)

@@ -23,6 +23,9 @@ pytestmark = [
 ]
 
 
+BY_ONEDNN = {"engine_products": False}
+
+
 def image(batch: int = 1, channels: int = 8, size: int = 12) -> torch.Tensor:
     return torch.randn(batch, channels, size, size)
 
@@ -42,6 +45,17 @@ class Joined(nn.Module):
         return a, c.flatten(1).softmax(1), b.mean((2, 3)), wide.to(torch.float64)
 
 
+class SomeChannels(nn.Module):
+    """A convolution of some channels of a result, as in ShuffleNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(8, 12, 3), nn.Conv2d(7, 6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.narrow(self.wide(x)[:, 5:])
+
+
 KINDS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "3 x 3": lambda: (nn.Conv2d(8, 16, 3, padding=1), image()),
     "without a bias": lambda: (nn.Conv2d(8, 16, 3, bias=False), image(2)),
@@ -51,6 +65,7 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
         nn.Conv2d(8, 4, 1, bias=False).to(memory_format=torch.channels_last),
         image(2).contiguous(memory_format=torch.channels_last),
     ),
+    "1 x 1, of some channels": lambda: (SomeChannels(), image(2)),
     "1 x 1, with a bias, of a result": lambda: (nn.Sequential(nn.Conv2d(8, 4, 3), nn.Conv2d(4, 6, 1)), image(2)),
     "of depth": lambda: (nn.Conv2d(16, 16, 3, padding=1, groups=16), image(channels=16)),
     "of depth, strided, dilated": lambda: (
@@ -80,8 +95,11 @@ KINDS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
 }
 
 
-# Kind -> how its convolutions are computed; one packed convolution for the others.
+# Kind -> the operators that compute its convolutions; one packed convolution for the others.
 WAYS = {
+    "3 x 3": Counter(),
+    "without a bias": Counter(),
+    "1 x 1, of some channels": Counter(convolution_pointwise=1, mm=1),
     "1 x 1, channels last": Counter(mm=1),
     "1 x 1, with a bias, of a result": Counter(convolution_pointwise=1, mm=1),
     "of depth": Counter(),
@@ -174,7 +192,7 @@ def test_a_change_of_the_weight_is_seen_in_the_next_call(change: str, plans: Bui
 
 def test_a_large_weight_is_compared_by_several_threads(plans: BuiltPlans) -> None:
     module, x = nn.Conv2d(640, 640, 3), image(channels=640, size=4)  # 14 MiB
-    compiled = pycompiler.compile(module, fullgraph=True)
+    compiled = pycompiler.compile(module, fullgraph=True, options=BY_ONEDNN)
     for threads in (1, 2, 5):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
@@ -288,7 +306,8 @@ def test_a_weight_without_memory_raises_as_in_eager(plans: BuiltPlans) -> None:
 
 def test_a_write_between_hash_and_packing_is_forgotten() -> None:
     module, x = nn.Conv2d(256, 256, 3, bias=False), image(channels=256, size=4)
-    compiled, first = pycompiler.compile(module, fullgraph=True), module.weight.clone()
+    compiled = pycompiler.compile(module, fullgraph=True, options=BY_ONEDNN)
+    first = module.weight.clone()
     second, wanted, stop = torch.randn_like(first), module(x), threading.Event()
 
     def write() -> None:

@@ -13,9 +13,9 @@ import torch
 from pycompiler.ir.plan import (
     Alloc,
     Aten,
+    Convolution,
     CopyInto,
     CountVersions,
-    Depthwise,
     Expect,
     Free,
     Kernel,
@@ -412,7 +412,7 @@ CASES: dict[str, Case] = {
         4,
         [
             Alloc(3, (2, 20, 3, 2), (120, 1, 40, 20), torch.float32, CPU),
-            Depthwise(
+            Convolution(
                 (0, 1, 3, 2),
                 (1, 0, 0),
                 (2, 20, 5, 4),
@@ -426,6 +426,27 @@ CASES: dict[str, Case] = {
         ],
         [3],
         lambda: [some(801).mul(8).round(), some(20, 1, 3, 3).mul(8).round(), some(20).mul(8).round()],
+    ),
+    "convolution": Case(  # of whole numbers: exact in any order
+        3,
+        4,
+        [
+            Alloc(3, (2, 6, 3, 2), (36, 1, 12, 6), torch.float32, CPU),
+            Convolution(
+                (0, 1, 3, 2),
+                (1, 0, 0),
+                (2, 20, 5, 4),
+                (3, 2),
+                (400, 80, 20, 36, 12, 6),
+                (3, 3),
+                (2, 2),
+                (1, 1),
+                (1, 1),
+                6,
+            ),
+        ],
+        [3],
+        lambda: [some(801).mul(8).round(), some(6, 20, 3, 3).mul(8).round(), some(6).mul(8).round()],
     ),
     "packed": Case(  # any operator can stand for the one that packs
         1,

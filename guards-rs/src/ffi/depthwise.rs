@@ -12,50 +12,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::aten::Scratch;
-use super::product::{self, share_out, vector_bytes, Side, SHARE, WITHOUT_MEMORY, WITHOUT_VECTORS};
+use super::convolution::Convolution;
+use super::product::{self, Side};
+use super::team::{share_out, with_memory};
 
 /// Bytes of a part's copy of the image: it stays in the second cache.
 const COPY: usize = 64 << 10;
 /// Bytes that such a copy has at most.
 const MOST_COPY: usize = 4 << 20;
-
-/// One dimension of an image.  `step`: elements between neighbours of the image; `out_step`: of the result.
-#[derive(Clone, Copy)]
-struct Dimension {
-    size: usize,
-    out_size: usize,
-    window: usize,
-    stride: usize,
-    padding: usize,
-    dilation: usize,
-    step: usize,
-    out_step: usize,
-}
-
-impl Dimension {
-    /// Places, padding included, that `count` neighbouring results read.
-    fn reach(&self, count: usize) -> usize {
-        (count - 1) * self.stride + (self.window - 1) * self.dilation + 1
-    }
-}
-
-struct Depthwise {
-    image: *const f32,
-    weight: *const f32,
-    /// Null for 0.
-    bias: *const f32,
-    out: *mut f32,
-    batch: usize,
-    channels: usize,
-    batch_step: usize,
-    out_batch_step: usize,
-    rows: Dimension,
-    columns: Dimension,
-}
-
-// SAFETY: threads write different parts of `out`.
-unsafe impl Sync for Depthwise {}
 
 /// Some rows of the result and some channels.
 struct Part {
@@ -66,11 +30,7 @@ struct Part {
     lanes: usize,
 }
 
-impl Depthwise {
-    fn windows(&self) -> usize {
-        self.rows.window * self.columns.window
-    }
-
+impl Convolution {
     /// Bytes of the places that one row of results reads.
     fn row_bytes(&self, lanes: usize) -> usize {
         self.columns.reach(self.columns.out_size) * lanes * size_of::<f32>()
@@ -103,7 +63,7 @@ macro_rules! kernels {
             /// the image.
             #[target_feature(enable = $features)]
             unsafe fn tile<const P: usize>(
-                c: &Depthwise, image: *const f32, width: usize, weight: *const f32, bias: $vec, out: *mut f32, step: usize,
+                c: &Convolution, image: *const f32, width: usize, weight: *const f32, bias: $vec, out: *mut f32, step: usize,
             ) {
                 // SAFETY: the image has the places of P results; `out` has P vectors.
                 unsafe {
@@ -129,7 +89,7 @@ macro_rules! kernels {
             /// A row of the result, for `lanes` channels of one vector.
             #[target_feature(enable = $features)]
             unsafe fn row(
-                c: &Depthwise, image: *const f32, width: usize, weight: *const f32, bias: *const f32, out: *mut f32, lanes: usize,
+                c: &Convolution, image: *const f32, width: usize, weight: *const f32, bias: *const f32, out: *mut f32, lanes: usize,
             ) {
                 let (size, step) = (c.columns.out_size, c.columns.out_step);
                 let tiles = size.div_ceil(TILE);
@@ -155,7 +115,7 @@ macro_rules! kernels {
 
             /// Copies the places of the image that a part reads.
             #[target_feature(enable = $features)]
-            unsafe fn copy(c: &Depthwise, part: &Part, width: usize, to: *mut f32) {
+            unsafe fn copy(c: &Convolution, part: &Part, width: usize, to: *mut f32) {
                 // SAFETY: `to` has room for the rows of the part, each of `width` places of WIDE channels.
                 unsafe {
                     let from = c.image.add(part.image * c.batch_step + part.channel);
@@ -186,16 +146,12 @@ macro_rules! kernels {
 
             /// A part without a copy of the image.  Places of padding are left out.
             #[target_feature(enable = $features)]
-            unsafe fn in_place(c: &Depthwise, part: &Part, weight: *const f32, bias: &[f32; WIDE]) {
-                let inside = |d: &Dimension, at: usize, i: usize| {
-                    let place = (at * d.stride + i * d.dilation).wrapping_sub(d.padding);
-                    (place < d.size).then_some(place * d.step)
-                };
+            unsafe fn in_place(c: &Convolution, part: &Part, weight: *const f32, bias: &[f32; WIDE]) {
                 for i in 0..part.rows {
                     for j in 0..c.columns.out_size {
                         let mut sums = *bias;
-                        for (a, row) in (0..c.rows.window).filter_map(|a| Some((a, inside(&c.rows, part.row + i, a)?))) {
-                            for (b, column) in (0..c.columns.window).filter_map(|b| Some((b, inside(&c.columns, j, b)?))) {
+                        for (a, row) in (0..c.rows.window).filter_map(|a| Some((a, c.rows.place(part.row + i, a)?))) {
+                            for (b, column) in (0..c.columns.window).filter_map(|b| Some((b, c.columns.place(j, b)?))) {
                                 for (l, sum) in sums[..part.lanes].iter_mut().enumerate() {
                                     // SAFETY: a place of the image, and a weight of the panel.
                                     unsafe {
@@ -216,7 +172,7 @@ macro_rules! kernels {
 
             /// `memory`: see `floats`.
             #[target_feature(enable = $features)]
-            unsafe fn run_part(c: &Depthwise, part: &Part, memory: *mut f32) {
+            unsafe fn run_part(c: &Convolution, part: &Part, memory: *mut f32) {
                 let width = c.columns.reach(c.columns.out_size);
                 let windows = c.windows();
                 let mut bias = [0f32; WIDE];
@@ -247,28 +203,26 @@ macro_rules! kernels {
             }
 
             /// Returns whether there was memory.
-            pub fn run(c: &Depthwise, threads: usize) -> bool {
-                let height = c.height(WIDE);
+            pub fn run(c: &Convolution, threads: usize) -> bool {
+                let height = c.height(WIDE).min(c.rows.out_size.div_ceil(threads));
                 let (strips, panels) = (c.rows.out_size.div_ceil(height), c.channels.div_ceil(WIDE));
                 // The weights of a panel, and the places of the image.
                 let places = if c.is_copied(WIDE) { c.rows.reach(height) * c.columns.reach(c.columns.out_size) } else { 0 };
                 let floats = (c.windows() + places) * WIDE;
                 let short = AtomicBool::new(false);
-                share_out(threads, c.batch * panels * strips, |number| {
-                    let (panel, row) = (number / strips % panels, number % strips * height);
-                    let channel = panel * WIDE;
+                share_out(threads, c.batch * strips * panels, |number| {
+                    let (strip, channel) = (number / panels, number % panels * WIDE);
+                    let row = strip % strips * height;
                     let part = Part {
-                        image: number / strips / panels,
+                        image: strip / strips,
                         row,
                         rows: height.min(c.rows.out_size - row),
                         channel,
                         lanes: WIDE.min(c.channels - channel),
                     };
-                    match Scratch::take(floats * size_of::<f32>()) {
-                        // SAFETY: `run` is called on a processor with these features; parts of the result do not overlap.
-                        Ok(scratch) => unsafe { run_part(c, &part, scratch.address() as *mut f32) },
-                        Err(_) => short.store(true, Ordering::Relaxed),
-                    }
+                    // SAFETY: `run` is called on a processor with these features; parts of the result do not overlap.
+                    let done = with_memory(floats, |memory| unsafe { run_part(c, &part, memory) });
+                    short.fetch_or(done.is_err(), Ordering::Relaxed);
                 });
                 !short.load(Ordering::Relaxed)
             }
@@ -283,56 +237,9 @@ kernels!(avx2, "avx2,fma", __m256, [1 2 3 4 5 6 7 8 9 10 11 12],
 kernels!(avx512, "avx512f", __m512, [1 2 3 4 5 6 7 8 9 10 11 12],
     _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
 
-/// A kernel (`KernelFn`).  `ptrs`: image, weight, out, and the bias if there is one.  `scalars`: whether there is one; the
-/// offsets of image, weight and bias; batch, channels; the steps of the batch in image and result; for rows and then
-/// columns: the fields of `Dimension`.  Returns 0, or a key of `ir.plan.KERNEL_ERRORS`.
-pub unsafe extern "C" fn depthwise(ptrs: *const usize, scalars: *const i64, threads: i32) -> i64 {
-    // SAFETY: the plan passes these addresses and numbers (`ir.plan.depthwise`).
-    let (ptrs, n) = unsafe { (&*ptrs.cast::<[usize; 3]>(), &*scalars.cast::<[i64; 24]>()) };
-    let at = |ptr: usize, offset: i64| (ptr as *const f32).wrapping_offset(offset as isize);
-    let bias = match n[0] {
-        0 => std::ptr::null(),
-        // SAFETY: there is a fourth address.
-        _ => at(unsafe { *ptrs.as_ptr().add(3) }, n[3]),
-    };
-    let size = |i: usize| n[i] as usize;
-    let dimension = |i: usize| Dimension {
-        size: size(i),
-        out_size: size(i + 1),
-        window: size(i + 2),
-        stride: size(i + 3),
-        padding: size(i + 4),
-        dilation: size(i + 5),
-        step: size(i + 6),
-        out_step: size(i + 7),
-    };
-    let c = Depthwise {
-        image: at(ptrs[0], n[1]),
-        weight: at(ptrs[1], n[2]),
-        bias,
-        out: ptrs[2] as *mut f32,
-        batch: size(4),
-        channels: size(5),
-        batch_step: size(6),
-        out_batch_step: size(7),
-        rows: dimension(8),
-        columns: dimension(16),
-    };
-    let results = c.batch * c.channels * c.rows.out_size * c.columns.out_size;
-    if results == 0 {
-        return 0;
-    }
-    let threads = (results.saturating_mul(c.windows()) / SHARE).clamp(1, threads.max(1) as usize);
-    match run(&c, vector_bytes() / size_of::<f32>(), threads) {
-        Some(true) => 0,
-        Some(false) => WITHOUT_MEMORY,
-        None => WITHOUT_VECTORS,
-    }
-}
-
 /// Whether there was memory; None if this processor has no vectors of so many lanes.
 #[cfg(target_arch = "x86_64")]
-fn run(c: &Depthwise, lanes: usize, threads: usize) -> Option<bool> {
+pub(super) fn run(c: &Convolution, lanes: usize, threads: usize) -> Option<bool> {
     match lanes {
         product::avx512::LANES => Some(avx512::run(c, threads)),
         product::avx2::LANES => Some(avx2::run(c, threads)),
@@ -341,12 +248,14 @@ fn run(c: &Depthwise, lanes: usize, threads: usize) -> Option<bool> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn run(_: &Depthwise, _: usize, _: usize) -> Option<bool> {
+pub(super) fn run(_: &Convolution, _: usize, _: usize) -> Option<bool> {
     None
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::convolution::Dimension;
+    use super::super::product::vector_bytes;
     use super::*;
 
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
@@ -377,13 +286,14 @@ mod tests {
         let image = numbers(batch * batch_step, 1);
         let (weight, bias) = (numbers(channels * window[0] * window[1], 2), numbers(channels, 3));
         let mut out = vec![f32::NAN; batch * out_batch_step];
-        let c = Depthwise {
+        let c = Convolution {
             image: image.as_ptr(),
             weight: weight.as_ptr(),
             bias: if with_bias { bias.as_ptr() } else { std::ptr::null() },
             out: out.as_mut_ptr(),
             batch,
             channels,
+            filters: 0,
             batch_step,
             out_batch_step,
             rows,

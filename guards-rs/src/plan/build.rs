@@ -206,7 +206,7 @@ impl<'py> Builder<'py> {
             "View" => Ok((self.view(step)?, format!("view of slot {}", self.slot(step, "base")?))),
             "Kernel" => Ok((self.kernel(step)?, step.getattr("label")?.extract()?)),
             "Product" => Ok((self.by_engine(KernelFn::matrix_product(), step)?, step.getattr("label")?.extract()?)),
-            "Depthwise" => Ok((self.by_engine(KernelFn::depthwise(), step)?, step.getattr("label")?.extract()?)),
+            "Convolution" => Ok((self.by_engine(KernelFn::convolution(), step)?, step.getattr("label")?.extract()?)),
             "GpuProduct" => {
                 let product = GpuProduct::build(step)?;
                 for slot in &product.slots {

@@ -17,6 +17,7 @@ from itertools import groupby
 from pycompiler import config
 from pycompiler.codegen.cpp.body import CppFunction
 from pycompiler.codegen.cpp.index import c_index
+from pycompiler.codegen.cpp.interleave import interleaved
 from pycompiler.codegen.cpp.joined_parts import join_parts
 from pycompiler.codegen.cpp.nest import NestCode, NestWriter, is_serial, nest_work, shared_stores
 from pycompiler.codegen.cpp.types import ctype
@@ -141,7 +142,7 @@ def write_function(unit: Unit, group: KernelGroup) -> tuple[list[str], list[str]
     types = [f"{'' if n in written else 'const '}{ctype(buffers[n].dtype).storage}*" for n in group.pointers]
     body: list[str] = []
     for region in regions(group):
-        body += write_region(unit, function, region, types, many=len(group.nests) >= MANY_NESTS)
+        body += write_region(unit, function, list(map(interleaved, region)), types, many=len(group.nests) >= MANY_NESTS)
     body = join_calls(body, parallel=False)
     head = []
     named = set(NAMED_POINTER.findall("\n".join(body)))

@@ -125,7 +125,8 @@ class NestWriter:
     def code(self) -> NestCode:
         nest = self.nest
         for s in nest.stages:
-            self.comments += [f"// {s.outputs[0]}: {' '.join(s.loop.origin)}"] if s.loop.origin else []
+            comment = f"// {s.outputs[0]}: {' '.join(s.loop.origin)}"
+            self.comments += [comment] if s.loop.origin and comment not in self.comments else []
         if any(n == 0 for _, n in nest.dims):
             return NestCode(self.comments, [], [], [])
         self.ranges = dict(nest.dims)

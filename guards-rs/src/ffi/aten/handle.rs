@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
@@ -12,38 +13,24 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::symbols::{self, api, Api};
 use super::{checked, slow, thrown, Failure, Outcome};
+use crate::ffi::team::share_out;
 use crate::ffi::torch::named;
 
 /// Bytes that are hashed at once.
-const HASHED: usize = 1 << 20;
+const HASHED: usize = 1 << 17;
 
 /// A hash of the hashes of blocks; it does not depend on the number of threads.
 fn parallel_hash(bytes: &[u8], threads: usize) -> u64 {
     if bytes.len() <= HASHED {
         return xxh3_64(bytes);
     }
-    let blocks: Vec<&[u8]> = bytes.chunks(HASHED).collect();
-    let mut hashes = vec![0u64; blocks.len()];
-    let share = blocks.len().div_ceil(threads.max(1)).max(2); // a thread costs as much as half a block
-    let fill = |hashes: &mut [u64], blocks: &[&[u8]]| {
-        hashes.iter_mut().zip(blocks).for_each(|(hash, block)| *hash = xxh3_64(block));
-    };
-    let done = std::thread::scope(|scope| {
-        let mut parts = hashes.chunks_mut(share).zip(blocks.chunks(share));
-        let own = parts.next();
-        // Without a further thread (a limit of the system), this thread hashes all blocks.
-        let started = parts.all(|(hashes, blocks)| {
-            std::thread::Builder::new().spawn_scoped(scope, move || fill(hashes, blocks)).is_ok()
-        });
-        if let Some((hashes, blocks)) = own {
-            fill(hashes, blocks);
-        }
-        started
+    let blocks = bytes.len().div_ceil(HASHED);
+    let hashes: Vec<AtomicU64> = (0..blocks).map(|_| AtomicU64::new(0)).collect();
+    share_out(threads, blocks, |i| {
+        let block = &bytes[i * HASHED..bytes.len().min((i + 1) * HASHED)];
+        hashes[i].store(xxh3_64(block), Ordering::Relaxed);
     });
-    if !done {
-        fill(&mut hashes, &blocks);
-    }
-    let words: Vec<u8> = hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+    let words: Vec<u8> = hashes.iter().flat_map(|hash| hash.load(Ordering::Relaxed).to_le_bytes()).collect();
     xxh3_64(&words)
 }
 

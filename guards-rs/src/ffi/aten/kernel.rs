@@ -43,9 +43,9 @@ impl KernelFn {
         KernelFn(crate::ffi::product::matrix_product)
     }
 
-    /// The engine's own kernel for convolutions of depth.
-    pub fn depthwise() -> KernelFn {
-        KernelFn(crate::ffi::depthwise::depthwise)
+    /// The engine's own kernel for convolutions.
+    pub fn convolution() -> KernelFn {
+        KernelFn(crate::ffi::convolution::convolution)
     }
 
     pub fn call(self, ptrs: &[usize], scalars: &[i64], threads: i32) -> i64 {

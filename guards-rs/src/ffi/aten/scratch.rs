@@ -91,6 +91,10 @@ impl Scratch {
         Ok(Scratch(Some(Block { at, bytes })))
     }
 
+    pub fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |block| block.bytes)
+    }
+
     pub fn address(&self) -> usize {
         self.0.as_ref().map_or(0, |block| block.at as usize)
     }
