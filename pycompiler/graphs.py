@@ -26,6 +26,7 @@ from pycompiler.ir.plan import Plan
 from pycompiler.ir.printer import print_loops, print_order
 from pycompiler.ir.verify import verify
 from pycompiler.logs import artifact, stage
+from pycompiler.lowering.matmul_padding import padded_columns as padded_columns
 from pycompiler.operators.kernel_type_checks import tensors_of
 from pycompiler.progress import note_kernels
 from pycompiler.runtime import build, cuda_graphs, segments, triton_build

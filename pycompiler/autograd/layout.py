@@ -60,8 +60,6 @@ ZEROS = aten.constant_pad_nd.default
 _HALF = (torch.bfloat16, torch.float16)
 AMPERE = (8, 0)  # the first compute capability with TF32
 
-PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default)
-
 Rule = Callable[[fx.Node], bool]
 Columns = Callable[[fx.Node], int | None]
 
@@ -108,6 +106,12 @@ def _uses_tf32(device: torch.device) -> bool:
         return torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined, no-any-return]
 
 
+def is_product(node: fx.Node) -> bool:
+    """Whether a node multiplies matrices, its last two arguments: mm, bmm, and those with a bias before them."""
+    op = node.target
+    return isinstance(op, OpOverload) and op._overloadname == "default" and facts_of(op).product
+
+
 def lay_out(joint: Joint, rule: Rule = prefers_channels_last, columns: Columns = lambda _: None) -> None:
     """Rewrite `joint` in place; see the module docstring.
 
@@ -116,7 +120,7 @@ def lay_out(joint: Joint, rule: Rule = prefers_channels_last, columns: Columns =
     """
     nodes = joint.graph.nodes
     chosen = {n for n in nodes if n.target in CONVOLUTIONS and rule(n)}
-    padded = {n: wide for n in nodes if n.target in PRODUCTS and (wide := columns(n)) is not None}
+    padded = {n: wide for n in nodes if is_product(n) and (wide := columns(n)) is not None}
     if chosen or padded:
         with torch.no_grad(), torch._C._DisableAutocast():
             _Pass(joint, chosen, padded).run()

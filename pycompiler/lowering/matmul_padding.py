@@ -36,7 +36,6 @@ from pycompiler.lowering.readers import is_loop, readers, source
 from pycompiler.lowering.values import Exprs, Value, contiguous_strides, permute, restrided
 from pycompiler.symbolic.expr import ZERO, Expr
 
-aten = torch.ops.aten
 DEVICES = frozenset({"cuda"})
 LEAST_SIZE = 16  # rows, columns and depth; thinner products are limited by memory
 Sizes = tuple[int, int, int]  # rows and columns of the result, and depth
@@ -104,7 +103,7 @@ def padded_columns(node: fx.Node) -> int | None:
 
 
 def _matrices(node: Any) -> tuple[fx.Node, fx.Node]:
-    left, right = node.args[1:3] if node.target is aten.addmm.default else node.args[:2]
+    left, right = node.args[-2:]
     return left, right
 
 

@@ -12,14 +12,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native, autograd, backends, background, config, regions
 from pycompiler.errors import Unsupported
-from pycompiler.graphs import STATISTICS, compile_aten
+from pycompiler.graphs import STATISTICS, compile_aten, padded_columns
 from pycompiler.ir import choices, compile_names, phases
 from pycompiler.ir.cuda_graph_override import KINDS, OVERRIDE
 from pycompiler.ir.generated_source import drop_source_when_freed, forward_of, readable
 from pycompiler.ir.guards import UserFrame, own_frame
 from pycompiler.ir.phases import phase
 from pycompiler.logs import artifact, follow_torch, stage, step
-from pycompiler.lowering.matmul_padding import padded_columns
 from pycompiler.pipeline import region_parts
 from pycompiler.pipeline.compile_environment import RESTING_COLLECTOR, own_knobs
 from pycompiler.progress import compiling, current_name

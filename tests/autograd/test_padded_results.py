@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import pycompiler
 from pycompiler.autograd import layout
 from pycompiler.autograd.joint import Joint
-from pycompiler.autograd.layout import PRODUCTS, lay_out
+from pycompiler.autograd.layout import is_product, lay_out
 from pycompiler.autograd.partition import partition
 from tests.autograd.test_channels_last import beside_eager, joint_of, run_strides, strides
 
@@ -37,7 +37,7 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     original = layout.lay_out
 
     def lay(joint: Joint, **_: Any) -> None:
-        before = [n for n in joint.graph.nodes if n.target in PRODUCTS]
+        before = [n for n in joint.graph.nodes if is_product(n)]
         original(joint, columns=wider)
         found.append(sum(n.target is aten.slice.Tensor for n in before))
 
@@ -128,7 +128,7 @@ def test_the_forward_saves_the_wide_result_and_returns_a_copy() -> None:
     assert [strides(nodes) for nodes in (joint.fresh, joint.grads)] == before
     joint.graph.lint()
     run_strides(joint.graph)
-    [product] = [n for n in joint.graph.nodes if n.target in PRODUCTS and n.meta["val"].shape[-1] == 16]
+    [product] = [n for n in joint.graph.nodes if is_product(n) and n.meta["val"].shape[-1] == 16]
     part = partition(joint)
     saved = [n.meta["val"] for n, (kind, _) in zip(part.saved_nodes, part.saved, strict=True) if kind == "output"]
     assert [s.stride() for s in saved if s.numel() in (21 * 13, 21 * 16)] == [(7 * 16, 16, 1)], product

@@ -427,7 +427,7 @@ CASES: dict[str, Case] = {
         [3],
         lambda: [some(801).mul(8).round(), some(20, 1, 3, 3).mul(8).round(), some(20).mul(8).round()],
     ),
-    "convolution": Case(  # of whole numbers: exact in any order
+    "convolution of all channels": Case(  # of whole numbers: exact in any order
         3,
         4,
         [
