@@ -45,7 +45,7 @@ impl Dimension {
     /// The place that a result reads for an element of the window, as elements from the first; None for padding.
     pub fn place(&self, at: usize, i: usize) -> Option<usize> {
         let place = (at * self.stride + i * self.dilation).wrapping_sub(self.padding);
-        (place < self.size).then_some(place * self.step)
+        (place < self.size).then(|| place * self.step)
     }
 }
 
