@@ -56,5 +56,12 @@ def _picked(x: torch.Tensor, dim: int, classes: torch.Tensor) -> list[Layout]:
 within = torch.ops.pycompiler.within.default
 
 
-row("pycompiler::pick", raises="host", layouts=_picked, dtypes=of_first)
-row("pycompiler::within", raises="host", checks=True, layouts=lambda x, rule: [like(x)], dtypes=of_request)
+row("pycompiler::pick", raises="host", waits="never", layouts=_picked, dtypes=of_first)
+row(
+    "pycompiler::within",
+    raises="host",
+    waits="never",
+    checks=True,
+    layouts=lambda x, rule: [like(x)],
+    dtypes=of_request,
+)

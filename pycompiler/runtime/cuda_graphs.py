@@ -451,8 +451,10 @@ def _reads_data(node: fx.Node) -> bool:
 
 
 def _is_foreign(target: Any) -> bool:
+    """Whether torch does not have the operator, and no fact says that this package's own never waits for the GPU."""
     if isinstance(target, torch._ops.OpOverload):
-        return target.namespace not in TORCHS
+        ours = target.namespace == "pycompiler" and facts_of(target).waits == "never"
+        return target.namespace not in TORCHS and not ours
     return isinstance(target, torch._ops.HigherOrderOperator)
 
 

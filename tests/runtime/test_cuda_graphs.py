@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 import pycompiler
 from pycompiler import _native, config
 from pycompiler.ir.plan import Aten, CountVersions, Free, Plan, SlotRef, View
+from pycompiler.operators import value_checks
 from pycompiler.runtime import cuda_graphs
 from pycompiler.runtime.cuda_graphs import CAPTURES, CudaGraphs, Recording, reason_of
 
@@ -571,6 +572,14 @@ def on(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Te
         (
             graph_of(torch.ops._c10d_functional.wait_tensor.default, on("cuda:0", 3), result=on("cuda:0", 3)),
             "_c10d_functional.wait_tensor.default (wait_tensor_default) is a collective",
+        ),
+        (
+            graph_of(value_checks.pick, on("cuda:0", 3, 5), 1, on("cuda:0", 3, 1, dtype=torch.int64), result=on("cuda:0", 3, 1)),
+            None,
+        ),
+        (
+            graph_of(torch.ops.pycompiler.ctc_losses_backward.default, on("cuda:0", 3), result=on("cuda:0", 3)),
+            "pycompiler.ctc_losses_backward.default (ctc_losses_backward_default) is not an operator of torch",
         ),
         (
             graph_of(torch.ops.quantized.relu6.default, on("cuda:0", 3), False, result=on("cuda:0", 3)),
