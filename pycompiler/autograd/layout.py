@@ -193,7 +193,7 @@ class _Pass:
             node.replace_input_with(a, self.as_traced(a, node.meta))
         *bias, left, right = node.args
         more = wide - old.shape[-1]
-        operands = [b if b.meta["val"].shape[-1:] == (1,) else self.call(node, ZEROS, b, [0, more]) for b in bias]  # type: ignore[union-attr]
+        operands = [b if b.meta["val"].shape[-1:] in ((), (1,)) else self.call(node, ZEROS, b, [0, more]) for b in bias]  # type: ignore[union-attr]
         y: Any = right.meta["val"]  # type: ignore[union-attr]
         if y.stride(-1) == 1:
             right = self.call(node, ZEROS, right, [0, more])

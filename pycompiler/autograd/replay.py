@@ -52,6 +52,7 @@ from pycompiler.ir.generated_source import forward_of
 from pycompiler.operators.operator_facts import facts_of, node_stays
 from pycompiler.symbolic.number_nodes import SYMBOLIC, symbol_of, value_of
 from pycompiler.symbolic.symbols import expr_of
+from pycompiler.torch_compat import torch_compile
 from pycompiler.torch_compat.fake_mode import is_inference
 
 aten = torch.ops.aten
@@ -418,6 +419,7 @@ class Replay:
         return pairs
 
 
+@torch_compile.skipped
 def states_before(
     devices: Sequence[torch.device], generators: Sequence[int], written: Sequence[int], inputs: Sequence[Any]
 ) -> list[Any]:

@@ -84,6 +84,7 @@ def autocast_free(compiled: Compiled) -> Compiled:
     return functools.partial(_without_autocast, compiled)
 
 
+@torch_compile.skipped
 def _without_autocast(compiled: Compiled, *args: Any) -> Sequence[Any]:
     with torch._C._DisableAutocast():
         return compiled(*args)
@@ -94,6 +95,7 @@ def grad_free(compiled: Compiled) -> Compiled:
     return functools.partial(_without_grad, compiled)
 
 
+@torch_compile.skipped
 def _without_grad(compiled: Compiled, *args: Any) -> Sequence[Any]:
     before = _grad_mode()
     try:  # `no_grad()` costs as much as a small graph; a signal may arrive after the first statement
@@ -119,10 +121,17 @@ def boxed(compiled: Compiled) -> Boxed:
     return functools.partial(_unpacked, compiled)
 
 
+@torch_compile.skipped
 def _unpacked(compiled: Compiled, inputs: list[Any]) -> Sequence[Any]:
     return compiled(*inputs)
 
 
+@torch_compile.skipped
+def _called(compiled: Compiled, *args: Any) -> Sequence[Any]:
+    return compiled(*args)
+
+
+@torch_compile.skipped
 def _no_gradients(inputs: list[Any]) -> Sequence[Any]:
     return ()
 
@@ -142,6 +151,7 @@ class LazyBackward:
         if not module.graph.output_node().args[0]:
             self._pending, self.call = None, _no_gradients
 
+    @torch_compile.skipped
     def compile(self) -> Boxed:
         """Compile now, once, whichever thread calls first; returns `call`."""
         with self._lock():
@@ -185,6 +195,7 @@ class _TangentMetadata:
         self.is_contiguous = value.is_contiguous()
 
 
+@torch_compile.skipped
 def _fitted(
     like: _TangentMetadata, symbols: Sequence[tuple[str, int]], tangent: torch.Tensor, numbers: Sequence[int]
 ) -> torch.Tensor:
@@ -319,6 +330,7 @@ _pass_through_node: Any = torch.ops.aten.lift.default
 """Returns the tensor itself; its gradient then passes a node that does nothing."""
 
 
+@torch_compile.skipped
 def _begun(run: Compiled, outputs: Sequence[int], *args: Any) -> Sequence[Any]:
     made = run(*args)
     for k in outputs:
@@ -469,7 +481,7 @@ def _forward_recipe(node: AutogradNode, forward: Compiled) -> ForwardRecipe:
     itself = [not node.alone and joint.fresh[k].op == "placeholder" for k in node.outputs]
     inputs = [i for kind, i in part.saved if kind == "input" and joint.is_tensor(i)]
     return ForwardRecipe(
-        graph=forward,
+        graph=forward if isinstance(forward, _native.Plan) else functools.partial(_called, forward),
         alone=node.alone,
         states=_states(again) if again.keeps_states else None,
         writes=functools.partial(_write_hidden, hidden) if hidden else None,
@@ -491,6 +503,7 @@ def _forward_recipe(node: AutogradNode, forward: Compiled) -> ForwardRecipe:
 _KINDS = {"input": "input", "fresh": "output"}  # `Joint` -> `ir.autograd_node.Place`
 
 
+@torch_compile.skipped
 def _write_hidden(pairs: Sequence[tuple[int, int]], args: Sequence[Any], outs: Sequence[Any]) -> None:
     """Copy results into inputs without a version change."""
     torch._foreach_copy_([args[i].data for i, _ in pairs], [outs[k] for _, k in pairs])
@@ -509,10 +522,12 @@ def _backward(node: AutogradNode, compiler: BackwardCompiler, ahead: bool) -> An
             find=variants.find,
             tangents=tuple(places[k] for k in node.differentiable),
             n_inputs=node.beside + len(node.stages[0]) + (len(node.stages) > 1),
+            n_outputs=len(node.outputs),
         )
     )
 
 
+@torch_compile.skipped
 def _is_unusual() -> bool:
     return torch.is_grad_enabled() or torch._C._is_any_autocast_enabled() or transformed()
 
@@ -530,6 +545,7 @@ class _Variants:
     def node(self) -> AutogradNode:
         return force(self._node)  # type: ignore[no-any-return]
 
+    @torch_compile.skipped
     def find(self, pattern: tuple[bool, ...]) -> Any:
         """The function for this pattern of missing tangents."""
         with self._lock():
@@ -581,6 +597,7 @@ class _Variants:
             recipe.saved, node.asks(tangents), recipe.checks, len(node.again.tensors), bool(node.again.held)
         )
 
+    @torch_compile.skipped
     def from_odd(self, missing: frozenset[int], ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradients for tangents without dense memory (sparse tensors, zero tensors without memory).
 
@@ -595,6 +612,7 @@ class _Variants:
         gradients = self.find(tuple(k in missing for k in self.node.tangents))
         return gradients(ctx, dense)  # type: ignore[no-any-return]
 
+    @torch_compile.skipped
     def unusual(self, backward: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradients under autocast (its casts are in the graph), or if gradients are differentiated or transformed."""
         if torch.is_grad_enabled() or transformed():
@@ -615,7 +633,8 @@ def _gradient_recipe(
 ) -> GradientRecipe:  # fmt: skip
     joint, places = node.joint, {k: p for p, k in enumerate(node.outputs)}
     numbers = [n.meta["val"] for n in node.part.saved_nodes if not isinstance(n.meta["val"], torch.Tensor)]
-    found = [(name, k) for k, v in enumerate(numbers) if (name := symbol_of(v)) is not None]
+    sizes = [(k, v) for k, v in enumerate(numbers) if not isinstance(v, torch.SymFloat)]
+    found = [(name, k) for k, v in sizes if (name := symbol_of(v)) is not None]
     symbols = tuple(dict(reversed(found)).items())
     tangents = []
     for k in defined:

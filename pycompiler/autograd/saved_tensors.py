@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition
+from pycompiler.torch_compat import torch_compile
 
 keeps_graph: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 
@@ -71,6 +72,7 @@ class SavedTensors:
             return ("input", index)
         return ("fresh", index) if index < len(joint.fresh) else None
 
+    @torch_compile.skipped
     def __call__(self, ctx: Any) -> list[torch.Tensor]:
         items = self.look(ctx)
         self.free(ctx, items)
@@ -172,6 +174,7 @@ class SavedTensorCheck:
             ctx.watched = ()
 
 
+@torch_compile.skipped
 def strong_reference(value: torch.Tensor) -> Callable[[], torch.Tensor]:
     """A strong reference to `value`, with the interface of a weak one."""
     return lambda: value
@@ -186,6 +189,7 @@ def raiser_of_written(value: torch.Tensor) -> Callable[[torch.Tensor, int], None
     return functools.partial(_fail, f"{_kind(value)} {list(value.shape)}")
 
 
+@torch_compile.skipped
 def _fail(value: str, counter: torch.Tensor, expected: int) -> None:
     raise RuntimeError(modified(value, counter._version, expected))
 

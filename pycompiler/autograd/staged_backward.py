@@ -20,6 +20,7 @@ import torch
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.saved_tensors import modified
 from pycompiler.autograd.stages import Stage
+from pycompiler.torch_compat import torch_compile
 
 Gradients = tuple[Any, ...]
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -75,6 +76,7 @@ class StagedBackward:
         self.checked = sorted({k for stage in stages for k in stage.checks})
         self.call: Boxed | None = None
 
+    @torch_compile.skipped
     def compile(self) -> Boxed:
         """Compile all stages: if one fails, none has run."""
         for graph in self.graphs:
@@ -82,6 +84,7 @@ class StagedBackward:
         self.call = self._begin
         return self.call
 
+    @torch_compile.skipped
     def _begin(self, values: list[Any]) -> Gradients:
         versions = {k: values[k]._version for k in self.checked}
         return self._run(0, values, versions)

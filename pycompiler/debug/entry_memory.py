@@ -16,12 +16,14 @@ import torch
 
 from pycompiler import _native
 from pycompiler._native import CompiledFunction
+from pycompiler.autograd.runtime import functions_of
 from pycompiler.debug.describe import Data
 from pycompiler.ir.guards import Guard
 
 # Modules whose objects lie between an entry and its plans.
 INTERMEDIATE_MODULES = (
     "pycompiler.autograd.",
+    "pycompiler.ir.autograd_node",
     "pycompiler.pipeline.verification",
     "pycompiler.pipeline.graph_errors",
     "pycompiler.debug.repro_after",
@@ -60,11 +62,13 @@ def _leads_to(value: Any) -> Iterable[Any]:
         return *cells, *own, *value.__code__.co_consts, *(value.__defaults__ or ())
     if _is(value, types.BuiltinMethodType):  # `apply` of an autograd Function
         of = value.__self__
-        return [*vars(of).values()] if isinstance(of, type) and issubclass(of, torch.autograd.Function) else []
+        return functions_of(of) if isinstance(of, type) and issubclass(of, torch.autograd.Function) else []
     if _is(value, (staticmethod, types.MethodType)):
         return value.__func__, getattr(value, "__self__", None)
     if _is(value, functools.partial):
         return value.func, *value.args
+    if _is(value, (_native.NodeForward, _native.NodeBackward, _native.NodeGradients)):
+        return [value.recipe]
     if _is(value, _native.BackendCall):
         return [value.target]
     if type(value) in (list, tuple):

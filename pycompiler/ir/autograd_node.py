@@ -61,7 +61,8 @@ class BackwardRecipe:
     """The backward of an autograd node.
 
     is_unusual: a `PlainState`.  In unusual states ``unusual(backward, ctx, tangents)`` runs.
-    tangents: positions of the tangents among the arguments.  n_inputs: the number of gradients.
+    tangents: positions of the tangents among the arguments.  n_inputs: the number of gradients that the node returns.
+    n_outputs: the number that it gets, also for outputs without one.
     find: returns the `NodeGradients` for a tuple that says for each tangent whether it is missing.
     """
 
@@ -70,6 +71,7 @@ class BackwardRecipe:
     find: Callable[[tuple[bool, ...]], Any]
     tangents: tuple[int, ...]
     n_inputs: int
+    n_outputs: int
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def masked_load(low: Lowering, v: Value, body: BodyBuilder, index: Sequence[Expr
     if mask.constant is not None:
         return v.load(body, index).to(other.dtype) if mask.constant else other
     if v.number is not None:
-        return mask.where(v.number, other)
+        return mask.where(body.const(v.number, v.dtype).to(other.dtype), other)
     if v.buffer is None:
         raise ValueError("a masked load needs memory: realise the value first")
     own = other.to(v.dtype)

@@ -13,10 +13,13 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 DISABLED = "_torchdynamo_disable"
 RECURSIVE = "_torchdynamo_disable_recursive"
@@ -66,6 +69,15 @@ def skip_frames_of(code: types.CodeType) -> types.CodeType:
     if _STRATEGY is not None:
         _STRATEGY[0](code, _STRATEGY[1])
     return code
+
+
+def skipped(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator: torch.compile skips the frames of a function that native code calls, and of all that it calls.
+
+    Where torch.compile compiles a training step, it looks at each Python frame of the backward, the compiler's too.
+    """
+    skip_frames_of(function.__code__)  # type: ignore[attr-defined]
+    return function
 
 
 def exclude(function: types.FunctionType) -> None:

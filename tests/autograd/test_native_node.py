@@ -176,3 +176,41 @@ def test_a_recipe_with_an_unknown_word_is_refused() -> None:
     recipe = type(node_of(compiled(torch.ones(3, requires_grad=True))))._forward_cls.forward.recipe
     with pytest.raises(ValueError, match="unknown place"):
         _native.NodeForward(type(recipe)(**{**vars(recipe), "tensors": (("elsewhere", 0),)}))
+
+
+@pytest.mark.parametrize("number", [0.5, 3])
+def test_numbers_beside_symbolic_strides(number: float) -> None:
+    def program(x: torch.Tensor, a: float) -> torch.Tensor:
+        return (x.sin() * a).tanh()
+
+    compiled = pycompiler.compile(program, dynamic=True)
+    for rows in (3, 4):
+        x = torch.linspace(-1, 1, 2 * rows).view(rows, 2).requires_grad_()
+        for value in (number, number + 1):
+            assert_same(*(torch.autograd.grad(f(x, value).sum(), x) for f in (compiled, program)), tolerance=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [(1.0,), ([1.0],), ("x" * 100,), (), (torch.ones(3), torch.ones(3))])
+def test_a_node_that_is_called_by_hand_checks_its_arguments(wrong: tuple[Any, ...]) -> None:
+    y = pycompiler.compile(torch.sin)(torch.ones(3, requires_grad=True))
+    with torch.no_grad(), pytest.raises(TypeError):
+        y.grad_fn.apply(*wrong)
+
+
+def test_torchs_compiler_looks_at_no_frame_of_a_backward() -> None:
+    """The first backward compiles its graph: torch.compile of the step must not read the frames of this compiler."""
+    net = pycompiler.compile(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Dropout(0.5)))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        value = net(x).sum()
+        value.backward()
+        return value.detach()
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(step, backend="eager")
+    for rows in (5, 5, 6, 7):
+        compiled(torch.ones(rows, 4))
+    frames = torch._dynamo.utils.counters["frames"]["total"]
+    torch._dynamo.reset()
+    assert frames < 150, "before nodes were native, there were 109 frames"

@@ -73,6 +73,10 @@ def biased(m: Head, x: Tensor) -> Any:
     return m.back(m.biased(x).relu()), m.head(x).sum(0)
 
 
+def scalar_bias(m: Head, x: Tensor) -> Any:
+    return torch.addmm(x[0, 0, 0], x[0], m.head.weight.t()).sin(), torch.baddbmm(x[:, :1, :1], x, x.mT)
+
+
 def viewed(m: Head, x: Tensor) -> Any:
     y = m.head(x)
     return (
@@ -109,7 +113,7 @@ def random(m: Head, x: Tensor) -> Any:
     return F.dropout(m.head(x), 0.5), torch.rand_like(m.head(x))
 
 
-PROGRAMS = (loss, returned, biased, viewed, strided, written, batched, multiplied, random)
+PROGRAMS = (loss, returned, biased, scalar_bias, viewed, strided, written, batched, multiplied, random)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)

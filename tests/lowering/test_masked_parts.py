@@ -40,6 +40,10 @@ ONE_KERNEL: dict[str, tuple[Step, list[Tensor]]] = {
     "rotary": (rotated, [randn(3, 9, 8), randn(3, 9, 8)]),
     "a view between": (lambda x, y: torch.cat((x, y), -1).view(-1)[3:].sin(), [randn(9, 7), randn(9, 5)]),
     "two dtypes": (lambda x, y: torch.cat((x, y), -1) + 1, [randn(9, 7), randn(9, 5, dtype=torch.bfloat16)]),
+    "a number of a narrower dtype": (
+        lambda x: torch.cat((torch.full((9, 2), 0.1, dtype=torch.bfloat16), x), 1) * 1000,
+        [randn(9, 7)],
+    ),
     "infinite": (lambda x, y: torch.cat((x * float("inf"), y), -1) * 0, [randn(9, 7), randn(9, 5)]),
 }
 

@@ -24,6 +24,7 @@ struct Backward {
     /// The arguments that are tangents; others belong to outputs without a gradient.
     tangents: Box<[usize]>,
     n_inputs: usize,
+    n_outputs: usize,
 }
 
 /// NodeBackward(recipe): the `backward` of an autograd Function, and as an attribute of the class of its nodes their
@@ -104,6 +105,9 @@ impl NodeBackward {
 
     fn run(&self, this: Obj, ctx: Obj, tangents: Tangents) -> Res<Owned> {
         let backward = self.live()?;
+        if tangents.len() != backward.n_outputs {
+            return Err(type_error(&format!("expected {} gradients, got {}", backward.n_outputs, tangents.len())));
+        }
         if backward.is_unusual.is_unusual()? {
             return backward.unusual.call(&[this, ctx, Owned::tuple_from(tangents.into_vec())?.get()], None);
         }
@@ -141,6 +145,7 @@ impl Backward {
             find: recipe.attr(c"find")?,
             tangents: items(&recipe, c"tangents", position)?,
             n_inputs: position(recipe.attr(c"n_inputs")?)?,
+            n_outputs: position(recipe.attr(c"n_outputs")?)?,
             recipe,
         })
     }

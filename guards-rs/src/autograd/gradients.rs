@@ -192,6 +192,7 @@ impl Gradients {
         let mut tangents = Tangents::new();
         for tangent in &*self.tangents {
             let value = given.get(tangent.argument).ok_or_else(|| runtime_error("a tangent is missing"))?;
+            Python::attach(|py| Object::from_bound(&value.get().to_bound(py)).tensor(py).map(drop))?;
             let kind = kind_of(value.get())?;
             if kind > 1 {
                 return self.from_odd.call(&[ctx.get(), Owned::tuple_from(given.into_vec())?.get()], None);
