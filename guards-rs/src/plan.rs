@@ -73,6 +73,8 @@ use size::{Dims, Numbers, Size, FLOAT, NUMBER};
 const RELEASE_WORK: u64 = 20_000;
 /// Plans with at most this many slots store their slots on the C stack.
 const SMALL: usize = 32;
+/// Tensors with memory lie above this address in most programs; below it, their storage is looked at.
+const LOWEST: usize = 1 << 40;
 
 /// A step, ready to run.
 enum Step {
@@ -701,7 +703,16 @@ impl Slot {
     #[inline]
     fn dense_address(&self) -> Outcome<Option<usize>> {
         let handle = self.handle()?;
-        handle.is_dense().then(|| handle.data_ptr()).transpose()
+        if !handle.is_dense() {
+            return Ok(None);
+        }
+        let address = handle.data_ptr()?;
+        // Without memory, the address is that of the storage offset.
+        if address < LOWEST && !handle.is_backed() {
+            let text = "a tensor of the call has a non-zero number of elements, but its data is not allocated yet";
+            return Err(Failure(text.into()));
+        }
+        Ok(Some(address))
     }
 
     /// The same address.  A tensor that is not dense is replaced by a materialised copy.

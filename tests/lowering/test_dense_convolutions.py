@@ -165,6 +165,31 @@ def test_a_weight_without_memory_raises_as_in_eager(plans: BuiltPlans) -> None:
     assert plans.count(Convolution) == 1
 
 
+@pytest.mark.parametrize(("lost", "groups"), [("image", 1), ("weight", 1), ("image", 32), ("weight", 32), ("bias", 32)])
+def test_a_slice_without_memory_raises(lost: str, groups: int) -> None:
+    """The address of such a slice is not zero, but its distance from the beginning.  Without the bias's memory, eager's
+    convolution of all channels crashes."""
+    given = {
+        "image": torch.randn(3, 32, 6, 6)[1:2],
+        "weight": torch.randn(40, 32 // groups, 3, 3)[8:],
+        "bias": torch.randn(40)[8:],
+    }
+    compiled = pycompiler.compile(lambda x, w, b: torch.conv2d(x, w, b, 1, 1, 1, groups), fullgraph=True)
+    with torch.no_grad():
+        compiled(*given.values())
+        given[lost].untyped_storage().resize_(0)
+        with pytest.raises(RuntimeError, match=r"data is not allocated yet|storage"):
+            compiled(*given.values())
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_padding_adds_nothing_where_a_weight_is_not_finite(number: float) -> None:
+    module, x = nn.Conv2d(16, 16, 5, padding=1, stride=2).requires_grad_(requires_grad=False), image(16, 13, 11)
+    with torch.no_grad():
+        module.weight[3, 2, 0, 4] = number
+    assert_same(pycompiler.compile(module, fullgraph=True)(x), chains(x, module), tolerance=1e-5)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_other_sizes(dynamic: bool, plans: BuiltPlans) -> None:
     module = nn.Conv2d(8, 16, 3, padding=1)

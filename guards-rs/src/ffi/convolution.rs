@@ -4,7 +4,8 @@
 //! In: an image, and the weight as it lies in memory (filter, channel, row, column of the window).  Each result is the bias,
 //! or 0, plus chains of fused multiply-adds over up to `CHAIN` terms, channel by channel, and for each in the order of the
 //! window.  So its bits depend on its filter and place alone, not on tiles, the processor or the number of threads.
-//! Padding counts as places of zeros, but adds nothing where a weight is infinite or NaN.
+//! Padding counts as places of zeros, but adds nothing where a weight is infinite or NaN.  In eager it depends on the size:
+//! some of oneDNN's kernels multiply padding by the weight, which gives NaN.
 //!
 //! The lanes of a vector run along filters.  For each panel of filters (`product.rs`), a part packs the weights of a chain,
 //! which stay in the first cache for its places, and adds the chain to all of them.  So nothing is kept across calls.  A
@@ -40,6 +41,11 @@ impl Dimension {
     /// Places, padding included, that `count` neighbouring results read.
     pub fn reach(&self, count: usize) -> usize {
         (count - 1) * self.stride + (self.window - 1) * self.dilation + 1
+    }
+
+    /// Whether the window of a result reads no padding.
+    fn is_inside(&self, at: usize) -> bool {
+        self.place(at, 0).is_some() && self.place(at, self.window - 1).is_some()
     }
 
     /// The place that a result reads for an element of the window, as elements from the first; None for padding.
@@ -271,11 +277,14 @@ macro_rules! kernels {
                 }
             }
 
-            /// A panel without a copy of the image.  Places of padding are left out.
-            unsafe fn in_place(c: &Convolution, part: &Part) {
+            /// The results of a panel whose windows reach padding, which is left out.
+            #[target_feature(enable = $features)]
+            unsafe fn border(c: &Convolution, part: &Part) {
                 let (windows, (first, lanes)) = (c.windows(), part.filters);
                 for row in part.rows.0..part.rows.0 + part.rows.1 {
-                    for (column, filter) in (0..c.columns.out_size).flat_map(|j| (first..first + lanes).map(move |f| (j, f))) {
+                    let reaches = |column: &usize| !(c.rows.is_inside(row) && c.columns.is_inside(*column));
+                    let columns = (0..c.columns.out_size).filter(reaches);
+                    for (column, filter) in columns.flat_map(|j| (first..first + lanes).map(move |f| (j, f))) {
                         // SAFETY: places of the image and of the result, and weights of the filter.
                         unsafe {
                             let mut total = if c.bias.is_null() { 0.0 } else { *c.bias.add(filter) };
@@ -354,10 +363,9 @@ macro_rules! kernels {
                             let rows = (part.rows.0 + row, strip.min(part.rows.1 - row));
                             let part = Part { image: part.image, rows, filters: (filter, lanes) };
                             let places = Places { data: places.data.wrapping_add(row * places.row_step), ..places };
-                            if is_finite {
-                                panel_of(c, &part, memory, &places, if row == 0 { next } else { 0 });
-                            } else {
-                                in_place(c, &part);
+                            panel_of(c, &part, memory, &places, if row == 0 { next } else { 0 });
+                            if !is_finite {
+                                border(c, &part);
                             }
                         }
                     }
@@ -400,11 +408,9 @@ pub unsafe extern "C" fn convolution(ptrs: *const usize, scalars: *const i64, th
     // SAFETY: the plan passes these addresses and numbers (`ir.plan.Convolution`).
     let (ptrs, n) = unsafe { (&*ptrs.cast::<[usize; 3]>(), &*scalars.cast::<[i64; 25]>()) };
     let at = |ptr: usize, offset: i64| (ptr as *const f32).wrapping_offset(offset as isize);
-    let bias = match n[0] {
-        0 => std::ptr::null(),
-        // SAFETY: there is a fourth address.
-        _ => at(unsafe { *ptrs.as_ptr().add(3) }, n[3]),
-    };
+    // SAFETY: there is a fourth address, if there is a bias.
+    let bias_at = if n[0] == 0 { 0 } else { unsafe { *ptrs.as_ptr().add(3) } };
+    let bias = if n[0] == 0 { std::ptr::null() } else { at(bias_at, n[3]) };
     let size = |i: usize| n[i] as usize;
     let dimension = |i: usize| Dimension {
         size: size(i),
@@ -433,7 +439,7 @@ pub unsafe extern "C" fn convolution(ptrs: *const usize, scalars: *const i64, th
     if work == 0 {
         return 0;
     }
-    if ptrs.contains(&0) {
+    if ptrs.contains(&0) || (n[0] != 0 && bias_at == 0) {
         return WITHOUT_DATA;
     }
     let threads = (work.saturating_mul(c.windows()) / SHARE).clamp(1, threads.max(1) as usize);

@@ -60,7 +60,12 @@ class AliasWrites:
         return any(map(self.is_of_alias, inputs))
 
     def look(self, written: list[fx.Node]) -> None:
-        """Call after a call that wrote these nodes."""
+        """Call after a call that wrote these nodes.
+
+        Writes of an inner graph are counted after the call that the outer graph makes of it.
+        """
+        if written and self.aliases and written[0].graph is not self.aliases[0].graph:
+            return
         grown, self.seen = self.tensor.version - self.seen, self.tensor.version
         by_alias = {self.is_of_alias(n) for n in written if self.shares(n.meta["example_value"])}
         if grown and len(by_alias) > 1:

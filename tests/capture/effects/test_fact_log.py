@@ -149,3 +149,39 @@ def test_an_inner_graph_knows_the_writes_around_it(program: Any) -> None:
     compiled = pycompiler.compile(program, backend="eager")
     assert_same_calls(compiled, program, lambda: (torch.arange(3.0), np.array([1.0, 2.0, 3.0])), calls=2, exact=True)
     assert pycompiler.explain(program)(torch.arange(3.0), np.array([1.0, 2.0, 3.0])).graph_count
+
+
+class Written(torch.autograd.Function):
+    """Writes its argument three times."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        x.add_(1)
+        x.add_(1)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def with_other_data(x: torch.Tensor) -> Any:
+    x.data = torch.zeros(3)
+    Written.apply(x)
+    return x._version
+
+
+def with_another_storage(x: torch.Tensor) -> Any:
+    x.set_(torch.zeros(3))
+    Written.apply(x)
+    x.add_(1)
+    Written.apply(x)
+    return x._version
+
+
+@pytest.mark.parametrize("program", [with_other_data, with_another_storage])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_writes_of_an_inner_graph_to_replaced_data_count(program: Any, backend: str) -> None:
+    assert pycompiler.compile(program, backend=backend)(torch.ones(3)) == program(torch.ones(3))
