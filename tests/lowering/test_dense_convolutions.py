@@ -115,79 +115,18 @@ def test_threads_share_the_parts(name: str, plans: BuiltPlans) -> None:
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan")])
-def test_padding_adds_nothing_to_a_weight_that_is_not_finite(plans: BuiltPlans, number: float) -> None:
-    module, x = nn.Conv2d(8, 40, 3, padding=1), image(8, 9, 9)
-    module.weight[3, 2, 0, 0] = number
-    have = pycompiler.compile(module, fullgraph=True)(x)
-    assert plans.count(Convolution) == 1
-    assert_same(have, module(x), tolerance=1e-5)
-
-
-def test_infinities_and_nan_are_those_of_their_windows(plans: BuiltPlans) -> None:
-    module, x = nn.Conv2d(4, 16, 3), image(4, 8, 8)
-    x[0, 3, 4, 4], x[1, 0, 0, 0] = float("inf"), float("nan")
-    have = pycompiler.compile(module, fullgraph=True)(x)
-    assert plans.count(Convolution) == 1
-    assert_same(have, module(x), tolerance=1e-5)
-
-
-def loaded(module: nn.Conv2d) -> None:
-    module.load_state_dict({name: torch.randn_like(t) for name, t in module.state_dict().items()})
-
-
-CHANGES: dict[str, Callable[[nn.Conv2d], Any]] = {
-    "in place": lambda m: m.weight.mul_(2),
-    "through data": lambda m: m.weight.data.mul_(2),
-    "through NumPy": lambda m: m.weight.detach().numpy().__imul__(2),
-    "a state that is loaded": loaded,
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("freezing", [False, True])
-def test_a_change_of_the_weight_is_seen_in_the_next_call(freezing: bool, change: str, plans: BuiltPlans) -> None:
-    module, x = nn.Conv2d(8, 16, 3, padding=1), image(8, 15, 15)  # larger than the weight, which `freezing` would keep
-    compiled = pycompiler.compile(module, fullgraph=True, options={"freezing": freezing})
-    before = compiled(x)
-    CHANGES[change](module)
-    after = compiled(x)
-    assert torch.equal(after, chains(x, module)) and not torch.equal(after, before)
-    assert plans.count(Convolution) == 1
-
-
-def test_a_weight_without_memory_raises_as_in_eager(plans: BuiltPlans) -> None:
-    module, x = nn.Conv2d(8, 16, 3), image(8, 9, 9)
-    compiled = pycompiler.compile(module, fullgraph=True)
-    compiled(x)
-    module.weight.untyped_storage().resize_(0)
-    with pytest.raises(RuntimeError, match=r"data is not allocated yet|storage"):
-        compiled(x)
-    assert plans.count(Convolution) == 1
-
-
-@pytest.mark.parametrize(("lost", "groups"), [("image", 1), ("weight", 1), ("image", 32), ("weight", 32), ("bias", 32)])
-def test_a_slice_without_memory_raises(lost: str, groups: int) -> None:
-    """The address of such a slice is not zero, but its distance from the beginning.  Without the bias's memory, eager's
-    convolution of all channels crashes."""
-    given = {
-        "image": torch.randn(3, 32, 6, 6)[1:2],
-        "weight": torch.randn(40, 32 // groups, 3, 3)[8:],
-        "bias": torch.randn(40)[8:],
-    }
-    compiled = pycompiler.compile(lambda x, w, b: torch.conv2d(x, w, b, 1, 1, 1, groups), fullgraph=True)
-    with torch.no_grad():
-        compiled(*given.values())
-        given[lost].untyped_storage().resize_(0)
-        with pytest.raises(RuntimeError, match=r"data is not allocated yet|storage"):
-            compiled(*given.values())
-
-
-@pytest.mark.parametrize("number", [float("inf"), float("nan")])
 def test_padding_adds_nothing_where_a_weight_is_not_finite(number: float) -> None:
     module, x = nn.Conv2d(16, 16, 5, padding=1, stride=2).requires_grad_(requires_grad=False), image(16, 13, 11)
-    with torch.no_grad():
-        module.weight[3, 2, 0, 4] = number
-    assert_same(pycompiler.compile(module, fullgraph=True)(x), chains(x, module), tolerance=1e-5)
+    compiled = pycompiler.compile(module, fullgraph=True)
+    module.weight[3, 2, 0, 4] = 0
+    want = compiled(x)
+    module.weight[3, 2, 0, 4] = number
+    found = compiled(x)
+    # the results of filter 3 whose windows have this place inside of the image: all but the first row, and the last column
+    reached = torch.zeros_like(want, dtype=torch.bool)
+    reached[:, 3, 1:, :-1] = True
+    assert torch.equal(~found.isfinite(), reached)
+    assert torch.equal(found[~reached], want[~reached])
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
