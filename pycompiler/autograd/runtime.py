@@ -126,6 +126,13 @@ def _unpacked(compiled: Compiled, inputs: list[Any]) -> Sequence[Any]:
     return compiled(*inputs)
 
 
+def _unseen(compiled: Compiled) -> Compiled:
+    """`compiled` as a callable whose frames torch.compile skips: a plan has none, and autocast is off in a marked one."""
+    if isinstance(compiled, _native.Plan) or getattr(compiled, "func", None) is _without_autocast:
+        return compiled
+    return functools.partial(_called, compiled)
+
+
 @torch_compile.skipped
 def _called(compiled: Compiled, *args: Any) -> Sequence[Any]:
     return compiled(*args)
@@ -481,7 +488,7 @@ def _forward_recipe(node: AutogradNode, forward: Compiled) -> ForwardRecipe:
     itself = [not node.alone and joint.fresh[k].op == "placeholder" for k in node.outputs]
     inputs = [i for kind, i in part.saved if kind == "input" and joint.is_tensor(i)]
     return ForwardRecipe(
-        graph=forward if isinstance(forward, _native.Plan) else functools.partial(_called, forward),
+        graph=_unseen(forward),
         alone=node.alone,
         states=_states(again) if again.keeps_states else None,
         writes=functools.partial(_write_hidden, hidden) if hidden else None,

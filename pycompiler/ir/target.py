@@ -85,8 +85,8 @@ class Target:
     def programs(self) -> int:
         """Programs that share the rows of a fold over outer dimensions: about eight per multiprocessor.
 
-        Half and double of them took longer on an H200: a bias gradient behind gelu's 52 and 42 us instead of 40, the
-        statistics of a batch norm 64 and 52 instead of 49.
+        Twice as many took longer on an H200: a bias gradient behind gelu's 42 us instead of 40, the statistics of a batch
+        norm 52 instead of 49.
         """
         return 2 * self.row_programs
 

@@ -40,8 +40,7 @@ def cat(low: Lowering, tensors: Sequence[Value], dim: int = 0) -> Value:
 def _masked_parts(low: Lowering, parts: Sequence[Value], dim: int) -> Value:
     """The parts one after the other along `dim`, as one Loop that chooses a part for each element.
 
-    For the pointwise readers of a GPU, scheduling puts the choice into their kernels, so the joined value is no memory.
-    On a CPU the choice costs each element a branch, and a loop per part is faster.
+    For pointwise readers, scheduling puts the choice into their kernels, so the joined value is never stored.
     """
     parts = [v if v.number is not None else low.realised(v) for v in parts]
     buffer = low.buffer_for(low.fake, like=parts)

@@ -177,13 +177,14 @@ def _inlined(graph: BufferGraph, producer: Loop, name: str, users: list[Node]) -
         return None
     points = hinted_points(space_of(producer))
     work, sources = cost(producer), {b for b, _ in loads(producer)}
-    few = len(sources) <= 1 or (graph.target.kind != "cpu" and all(_is_small(graph, b, points) for b in sources))
+    # On a CPU such a value is stored: computed again, cross-entropy's gradient took 1.5 times as long.
+    in_cache = graph.target.kind != "cpu" and all(_is_small(graph, b, points) for b in sources)
     sites = [(u, [i for b, i in loads(u) if b == name]) for u in loops]
     repeats = sum(len(set(found)) for _, found in sites)
     spread = any(
         points is None or (hinted_points(space_of(u)) or 0) > points for u in loops
     )  # each value is needed many times
-    if work <= CHEAP and (not sources or (few and repeats <= CHEAP_USES)):
+    if work <= CHEAP and (not sources or ((len(sources) == 1 or in_cache) and repeats <= CHEAP_USES)):
         pass
     elif repeats > 1 or spread:
         return None
