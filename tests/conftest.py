@@ -21,10 +21,12 @@ from torch import nn
 
 import pycompiler
 from pycompiler import backends
+from pycompiler.ir import phases
 from pycompiler.ir.guards import GLOBAL_STATE_FIELDS, global_state
 from pycompiler.pipeline import call_backend
 from pycompiler.torch_compat.autocast_regions import autocast_nesting
 from tests import proof, tiers
+from tests.harness.built_plans import BuiltPlans
 from tests.processes import Processes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,6 +98,15 @@ def _library_of(address: int) -> str:
         if first <= address < last:
             return line.split()[-1]
     return "nowhere"
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> BuiltPlans:
+    """The plans that the test builds.  Equal graphs of other tests, which share their plans, are forgotten."""
+    pycompiler.reset()
+    made = BuiltPlans()
+    monkeypatch.setattr(phases, "observers", [*phases.observers, made])
+    return made
 
 
 @pytest.fixture

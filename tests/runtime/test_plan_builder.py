@@ -9,18 +9,9 @@ import pytest
 import torch
 
 import pycompiler
-from pycompiler.ir import phases
 from pycompiler.ir.plan import View
 from tests.harness.built_plans import BuiltPlans
 from tests.harness.compare import assert_same
-
-
-@pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> BuiltPlans:
-    pycompiler.reset()
-    made = BuiltPlans()
-    monkeypatch.setattr(phases, "observers", [*phases.observers, made])
-    return made
 
 
 def called(x: torch.Tensor) -> Any:
