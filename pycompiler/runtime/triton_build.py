@@ -31,7 +31,7 @@ from pycompiler.ir import compile_names
 from pycompiler.ir.plan import Binary, Launch, Plan
 from pycompiler.logs import artifact
 from pycompiler.runtime import disk_cache, triton_compile
-from pycompiler.runtime.triton_compile import OPTIONS, Job, LaunchData, load, triton_version, unpacked_sums
+from pycompiler.runtime.triton_compile import OPTIONS, Job, LaunchData, load, mended, triton_version, unpacked_sums
 from pycompiler.runtime.triton_worker import triton_variables
 from pycompiler.runtime.triton_workers import END_S, WORKERS, Batch
 from pycompiler.torch_compat import interrupts
@@ -39,7 +39,7 @@ from pycompiler.torch_compat import interrupts
 log_cache = artifact("cache")
 POLL_S = 0.1  # a background compile looks this often whether the process ends
 
-__all__ = ["OPTIONS", "binary_of", "build", "compiled", "load", "start", "unaligned", "unpacked_sums"]
+__all__ = ["OPTIONS", "binary_of", "build", "compiled", "load", "mended", "start", "unaligned", "unpacked_sums"]
 
 
 def capability_of(device: torch.device) -> int:
@@ -72,7 +72,7 @@ def job_of(text: str, step: Launch, capability: int) -> tuple[str, Job]:
     plain = _COMMENTS.sub("", text).replace(f"def {step.kernel}(", "def kernel(").rstrip()
     said = f"{step.types} {step.constants} {step.checks} {capability}"
     key = disk_cache.digest(
-        "triton kernel", "unpacked", triton_version(), str(OPTIONS), plain, said, *settings_of(os.environ)
+        "triton kernel", "mended 2", triton_version(), str(OPTIONS), plain, said, *settings_of(os.environ)
     )
     name = f"{operators_in(text)}_{key[:8]}"
     return key, _job(plain.replace("def kernel(", f"def {name}("), replace(step, kernel=name), capability)

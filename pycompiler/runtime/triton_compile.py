@@ -9,6 +9,7 @@ This module imports neither torch nor other modules of this package: worker proc
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import linecache
@@ -17,6 +18,7 @@ import re
 import sys
 import threading
 import types
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,7 @@ from typing import Any
 # around. No contraction: an operator rounds its result wherever it is computed.
 OPTIONS = {"sanitize_overflow": False, "enable_fp_fusion": False}
 ALIGNED = [["tt.divisibility", 16]]
+PASS_FAILED = "PassManager::run failed"  # the message of Triton's compiler if one of its passes fails
 _PARAMETERS = re.compile(
     r"\.entry\s+(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)(?:.*?\.reqntid\s+(?P<threads>\d+))?", re.DOTALL
 )
@@ -86,12 +89,35 @@ def compiled(job: Job) -> Any:
         attrs={(i,): ALIGNED for i in pointers} if job.aligned else {},
     )
     chosen = {**OPTIONS, **given, "debug": job.checks}
+    target = GPUTarget("cuda", job.capability, 32)
     with _HOOK:
-        return triton.compile(unit, target=GPUTarget("cuda", job.capability, 32), options=chosen)
+        try:
+            return triton.compile(unit, target=target, options=chosen)
+        except RuntimeError as error:
+            if PASS_FAILED not in str(error):
+                raise
+            made = _with_other_warps(
+                lambda warps: triton.compile(unit, target=target, options={**chosen, **warps}), chosen
+            )
+            if made is None:
+                raise
+            return made
 
 
-class _SumHook:
-    """A context in which `unpacked_sums` is applied to Triton's output; one thread at a time, since Triton has one place for
+def _with_other_warps(make: Callable[[dict[str, int]], Any], chosen: Mapping[str, Any]) -> Any:
+    """The kernel with twice or half as many warps, which lays its tile out in another way; None if that fails too.
+
+    Bug of Triton 3.6: a pass over layouts of registers leaves values before their definitions in some kernels.
+    """
+    warps = int(chosen.get("num_warps", 4))
+    for other in (2 * warps, max(1, warps // 2)):
+        with contextlib.suppress(RuntimeError):
+            return make({"num_warps": other})
+    return None
+
+
+class _MendHook:
+    """A context in which `mended` is applied to Triton's output; one thread at a time, since Triton has one place for
     a hook."""
 
     def __init__(self) -> None:
@@ -133,18 +159,38 @@ class _SumHook:
     def stages(self, backend: Any = None, stages: Any = None, *rest: Any) -> Any:
         """Called for a part of Triton's cache key and hash, or with the stages of a compilation."""
         if stages is None:
-            name = "pycompiler: unpacked"
+            name = "pycompiler: mended 2"
             return (name, name) if self.before is None else tuple(f"{name}, {n}" for n in self.before())
         if self.before is not None:
             self.before(backend, stages, *rest)
         make = stages["ptx"]
-        stages["ptx"] = lambda source, metadata: unpacked_sums(make(source, metadata))
+        stages["ptx"] = lambda source, metadata: mended(make(source, metadata))
         return None
 
 
-_HOOK = _SumHook()
+_HOOK = _MendHook()
 os.register_at_fork(after_in_child=_HOOK.after_fork)
+_CONSTANT = re.compile(r"0f([0-9A-Fa-f]{8})")
+_SELECTION = re.compile(r"selp\.f32(?P<result>\s+%\w+), (?P<values>[^;]*\b0f80000000\b[^;]*);")
 _PACKED_SUM = re.compile(r"add\.[su]16x2\s+(%\w+), (%\w+), (%\w+);")
+
+
+def mended(ptx: str) -> str:
+    """`ptx` without the instructions that NVIDIA's assembler is known to compile wrongly."""
+    return selected_bits(unpacked_sums(ptx))
+
+
+def selected_bits(ptx: str) -> str:
+    """`ptx` with selections of the constant -0.0 as selections of 32 bits.
+
+    NVIDIA's assembler (12.8, for sm_90) turns a selection of 1.0 or -0.0 into an instruction that gives 1.0 or +0.0.
+    """
+
+    def bits(found: re.Match[str]) -> str:
+        values = _CONSTANT.sub(lambda c: str(int.from_bytes(bytes.fromhex(c[1]), "big", signed=True)), found["values"])
+        return f"selp.b32{found['result']}, {values};"
+
+    return _SELECTION.sub(bits, ptx)
 
 
 def unpacked_sums(ptx: str) -> str:

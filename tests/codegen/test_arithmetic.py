@@ -299,6 +299,35 @@ def test_gpu_shifts_ranges_divisions_and_zeros() -> None:
         same_bits(lambda x: (x / math.inf).to(half).sort(-1).values, bad)  # noqa: B023
         same_bits(lambda n: n.to(half), torch.tensor([2**24 + 1 + 2**16, 33555457], device="cuda"))  # noqa: B023
     same_bits(lambda x: (torch.sign(x), torch.signbit(-x.nan_to_num()), x.ceil(), x.floor(), x.round()), odd)
+    same_bits(lambda x: (-x.sign(), torch.where(x < 0, 1.0, -0.0), torch.where(x < 0, -0.0, 1.0)), odd)
+
+
+MOVES: dict[str, Function] = {
+    "cat": lambda x, m: torch.cat([x, x]),
+    "flip": lambda x, m: x.flip(0),
+    "where": lambda x, m: torch.where(m, x, x.flip(0)),
+    "masked_fill": lambda x, m: x.masked_fill(m, 0.5),
+    "pad": lambda x, m: F.pad(x, (1, 2)),
+    "transposed": lambda x, m: x.view(256, 256).t().contiguous(),
+    "gathered": lambda x, m: x[torch.arange(2**16 - 1, -1, -1, device=x.device)],
+    "beside arithmetic": lambda x, m: (x.clone(), x.nan_to_num() * 3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", MOVES)
+def test_moved_elements_keep_all_bits(name: str, device: str, dtype: torch.dtype) -> None:
+    """Also those of a NaN: programs view integers as numbers of half precision, and CUDA's sort reads a NaN's sign."""
+    bits = torch.arange(-(2**15), 2**15, device=device).to(torch.int16)
+    moved = MOVES[name]
+    same_bits(
+        lambda bits, m: [v.view(torch.int16) for v in _listed(moved(bits.view(dtype), m))], bits, bits.abs() % 3 == 0
+    )
+
+
+def _listed(found: Any) -> list[torch.Tensor]:
+    return [*found] if isinstance(found, tuple) else [found]
 
 
 def test_float32_between_operators_of_half_precision() -> None:

@@ -6,6 +6,7 @@ Triton decides at its import whether it interprets, so each table of `triton_cas
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import subprocess
 import sys
@@ -68,6 +69,34 @@ def test_the_bits_of_a_float_are_one() -> None:
     assert pointwise("bitcast", ["a"], [torch.int64], torch.float64) == "(a).to(tl.float64, bitcast=True)"
     with pytest.raises(Unsupported):
         pointwise("bitcast", ["a"], [torch.int16], torch.bfloat16)
+
+
+def test_a_selected_negative_zero_is_selected_as_bits() -> None:
+    """Bug of NVIDIA's assembler: of 1.0 and -0.0 it selects 1.0 and +0.0."""
+    text = "selp.f32 \t%r1, 0f3F800000, 0f80000000, %p4;\nselp.f32 %r2, %r3, 0f80000000, %p1;\nselp.f32 %r4, 0fBF800000, %r1, %p3;"
+    assert triton_build.mended(text) == (
+        "selp.b32 \t%r1, 1065353216, -2147483648, %p4;\nselp.b32 %r2, %r3, -2147483648, %p1;\n"
+        "selp.f32 %r4, 0fBF800000, %r1, %p3;"
+    )
+
+
+def test_a_kernel_that_a_pass_refuses_has_other_warps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def compiled(unit: Any, target: Any, options: dict[str, Any]) -> str:
+        asked.append(options["num_warps"])
+        if options["num_warps"] > 2:
+            raise RuntimeError("PassManager::run failed")
+        return "made"
+
+    monkeypatch.setattr(triton, "compile", compiled)
+    text = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef k(p0):\n    tl.store(p0, 1)\n"
+    step = Launch("k", torch.device("cuda:0"), (1, 1, 1), (), ("*fp32",), {"num_warps": 4}, checks=False, work=1)
+    assert triton_build.compiled(text, step, 90) == "made" and asked == [4, 8, 2]
+    asked.clear()
+    with pytest.raises(RuntimeError, match="PassManager"):
+        triton_build.compiled(text, dataclasses.replace(step, constants={"num_warps": 16}), 90)
+    assert asked == [16, 32, 8]
 
 
 def test_sums_of_pairs_are_two_sums() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from pycompiler.codegen.cpp import ops
 from pycompiler.codegen.cpp.index import c_index
-from pycompiler.codegen.cpp.types import cast, constant, ctype, load, stored
+from pycompiler.codegen.cpp.types import HALF, bitcast, cast, constant, ctype, load, stored
 from pycompiler.ir.kernel import LOADS, Stage, Unsupported
 from pycompiler.ir.loops import INDEX_RULES, Buffer, Op
 from pycompiler.ir.plan import WITHOUT_NUMBERS, WRONG_INDEX
@@ -88,13 +88,13 @@ class BodyWriter:
     def __init__(self, context: Context, stage: Stage, inside: CodeBlock) -> None:
         self.c, self.stage, self.inside = context, stage, inside
         self.value: list[str] = []
-        self.exact: list[bool] = []
+        self.exact: list[torch.dtype | None] = []
 
     def write(self) -> list[str]:
         """The names of the results."""
         for op in self.stage.loop.body:
             self.value.append(self.op(op))
-            self.exact.append(self.is_exact(op))
+            self.exact.append(self.exactly(op))
         return [self.value[r] for r in self.stage.loop.results]
 
     def local(self, e: Expr) -> dict[str, str]:
@@ -139,9 +139,12 @@ class BodyWriter:
             return self.wrapped(op)
         args = [self.value[a] for a in op.args]
         dtypes = [self.stage.loop.body[a].dtype for a in op.args]
-        if op.name == "cast" and op.dtype == torch.bfloat16 and self.exact[op.args[0]]:
+        if op.name == "cast" and op.dtype in HALF and self.exact[op.args[0]] == op.dtype:
             return args[0]
-        text = ops.pointwise(op.name, args, dtypes, op.dtype)
+        if op.name == "bitcast" and self.exact[op.args[0]] == dtypes[0]:
+            text = bitcast(args[0], dtypes[0], op.dtype, exact=True)
+        else:
+            text = ops.pointwise(op.name, args, dtypes, op.dtype)
         if text in args:
             return text
         scope = self.scope_for(args, [])
@@ -149,12 +152,15 @@ class BodyWriter:
             self.may_fail(scope)
         return self.define((text, op.dtype), text, ctype(op.dtype).compute, scope)
 
-    def is_exact(self, op: Op) -> bool:
-        """Whether the value is exactly a bf16 number, stored in a float."""
-        if op.name in (*LOADS, "cast") and op.dtype == torch.bfloat16:
-            return True
+    def exactly(self, op: Op) -> torch.dtype | None:
+        """bf16 or f16 if the value is exactly such a number, in a float."""
+        if op.name in (*LOADS, "cast", "const", "bitcast") and op.dtype in HALF:
+            return op.dtype
+        if op.name == "where":
+            _, a, b = (self.exact[k] for k in op.args)
+            return a if a == b else None
         kept = op.name in ("neg", "abs") or (op.name == "cast" and op.dtype == torch.float32)
-        return kept and self.exact[op.args[0]]
+        return self.exact[op.args[0]] if kept else None
 
     def may_fail(self, scope: CodeBlock) -> None:
         """Note that the code sets the error code, which a vector loop cannot do."""
@@ -280,14 +286,15 @@ def storage_extent(b: Buffer) -> Expr:
     return extent
 
 
-# Operations whose bf16 result is exactly a bf16 number, stored in a float.
-EXACT = ("cast", "load", "masked_load", "const", "where", "neg", "abs", "maximum", "minimum")
+# Operations whose result of bf16 or f16 is exactly such a number, in a float.
+EXACT = ("cast", "bitcast", "load", "masked_load", "const", "where", "neg", "abs", "maximum", "minimum")
 
 
 def store(buffer: Buffer, place: str, value: str, dtype: torch.dtype, made_by: str = "") -> str:
-    """A store.  `made_by`: the operation that computed the value; an exact one needs no second rounding."""
-    if dtype == buffer.dtype == torch.bfloat16 and made_by in EXACT:
-        return f"{place} = pyc_narrow_bf16({value});"
+    """A store.  `made_by`: the operation that computed the value; an exact one needs no second rounding, and keeps the
+    bits of a NaN that is only moved."""
+    if dtype == buffer.dtype and dtype in HALF and made_by in EXACT:
+        return f"{place} = pyc_narrow_{ctype(dtype).storage}({value});"
     if dtype != buffer.dtype:
         value = cast(value, dtype, buffer.dtype)
     return f"{place} = {stored(buffer.dtype, value)};"

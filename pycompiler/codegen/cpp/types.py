@@ -75,9 +75,10 @@ def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
     return f"({b.compute}){value}"
 
 
-def bitcast(value: str, source: torch.dtype, target: torch.dtype) -> str:
+def bitcast(value: str, source: torch.dtype, target: torch.dtype, *, exact: bool = False) -> str:
+    """The bits of `value` as another dtype.  `exact`: a value of half precision is exactly a number of its dtype."""
     if source in HALF:
-        value = f"{'pyc_to_bf16' if source == torch.bfloat16 else 'pyc_to_f16'}({value}).bits"
+        value = f"pyc_{'narrow' if exact else 'to'}_{'bf16' if source == torch.bfloat16 else 'f16'}({value}).bits"
     if target in HALF:
         kind = "bf16" if target == torch.bfloat16 else "f16"
         return f"pyc_from_{kind}({kind}{{(uint16_t)({value})}})"

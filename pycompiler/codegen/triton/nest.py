@@ -3,7 +3,9 @@
 In: `Nest`, its `Tiles`, the names of the pointers.  Out: `KernelText`: the function's text, its grid, its constants.
 If the nest folds over outer dimensions, also the workspace of partial states and the nest that folds those.
 
-A value has the shape [XBLOCK or 1, RBLOCK or 1], according to the axes it depends on (`TileValue`).  Stages are evaluated
+A value has the shape [XBLOCK or 1, RBLOCK or 1], according to the axes it depends on (`TileValue`).  A bf16 or f16
+value that is only moved (loads, selections, constants) is stored as the element it is (`elements`), so that it keeps
+all bits, also those of a NaN.  Stages are evaluated
 in order. In a walked nest they are evaluated pass by pass; values of an earlier pass are computed again if a later pass
 reads them.
 """
@@ -74,6 +76,7 @@ class NestWriter:
     depth: int = 1
     held: dict[str, TileValue] = field(default_factory=dict)
     known: dict[str, TileValue] = field(default_factory=dict)
+    elements: dict[str, str] = field(default_factory=dict)
     counter: int = 0
     checks: bool = False
     sizes: dict[str, str] = field(default_factory=dict)  # symbol -> parameter
@@ -263,7 +266,9 @@ class NestWriter:
         where = self.index(index, values)
         whole = TileValue("", *shape)
         at = f"{self.pointers[b.name]} + tl.broadcast_to({where.text}, {whole.shape})"
-        stored = f"({value.text}).to({storage(b.dtype)})" if b.dtype in HALF else value.text
+        stored = value.text
+        if b.dtype in HALF:
+            stored = self.elements.get(stored) or f"({stored}).to({storage(b.dtype)})"
         stored, mask = f"tl.broadcast_to({stored}, {whole.shape})", self.mask(*shape)
         masked = f", mask={mask}" if mask else ""
         if stage.loop.store_mode == "set":
@@ -397,7 +402,10 @@ class NestWriter:
 
     def op(self, loop: Loop, op: Op, values: Sequence[TileValue]) -> TileValue:
         if op.name == "const":
-            return self.define(constant(op.attrs[0], op.dtype), False, False)
+            number = self.define(constant(op.attrs[0], op.dtype), False, False)
+            if op.dtype in HALF:
+                self.elements[number.text] = f"tl.full((1, 1), {number.text}, {storage(op.dtype)})"
+            return number
         if op.name == "index":
             kind, at = compute(op.dtype), self.index(op.attrs[0], values, large=True)
             return self.define(f"({at.text} + tl.zeros((1, 1), {kind})).to({kind})", at.x, at.r)
@@ -410,7 +418,17 @@ class NestWriter:
         if not arguments or op.attrs:
             raise Unsupported(f"operation {op.name}")
         dtypes = [loop.body[a].dtype for a in op.args]
+        if op.name == "where":
+            return self.selected(*arguments)
         return self.define(ops.pointwise(op.name, [a.text for a in arguments], dtypes, op.dtype), x, r)
+
+    def selected(self, condition: TileValue, a: TileValue, b: TileValue) -> TileValue:
+        """One of two values, with the bits that it has in memory."""
+        form = f"tl.where({condition.text}, {{}}, {{}})"
+        found = self.define(form.format(a.text, b.text), condition.x or a.x or b.x, condition.r or a.r or b.r)
+        if a.text in self.elements and b.text in self.elements:
+            self.elements[found.text] = form.format(self.elements[a.text], self.elements[b.text])
+        return found
 
     def wrapped(self, value: TileValue, size: str, wraps: bool) -> TileValue:
         """A checked index.  Out of range, the device stops the program, as in eager, and no memory is accessed with the
@@ -443,20 +461,17 @@ class NestWriter:
             allowed = values[op.args[0]]
             shape = TileValue("", at.x or allowed.x, at.r or allowed.r)
             mask = f"tl.broadcast_to({self.also(allowed.text, shape)}, {shape.shape})"
-            raw = self.define(self.loaded(name, at, shape, mask), shape.x, shape.r)
-            return self.masked(op, TileValue(self.up(raw.text, dtype), shape.x, shape.r), values)
+            return self.masked(op, self.up(self.loaded(name, at, shape, mask), shape, dtype), values)
         shape = TileValue("", at.x, at.r)
         mask = self.mask(at.x, at.r)
         mask = f"tl.broadcast_to({mask}, {shape.shape})" if mask else ""
-        return self.define(self.up(self.loaded(name, at, shape, mask), dtype), at.x, at.r)
+        return self.up(self.loaded(name, at, shape, mask), shape, dtype)
 
     def masked(self, op: Op, value: TileValue, values: Sequence[TileValue]) -> TileValue:
         """`value` where the mask of the load is true."""
         if op.name != "masked_load":
             return value
-        allowed, other = values[op.args[0]], values[op.args[1]]
-        x, r = value.x or allowed.x or other.x, value.r or allowed.r or other.r
-        return self.define(f"tl.where({allowed.text}, {value.text}, {other.text})", x, r)
+        return self.selected(values[op.args[0]], value, values[op.args[1]])
 
     def also(self, condition: str, shape: TileValue) -> str:
         mask = self.mask(shape.x, shape.r)
@@ -466,9 +481,14 @@ class NestWriter:
         masked = f", mask={mask}, other=0" if mask else ""
         return f"tl.load({self.pointers[name]} + tl.broadcast_to({at.text}, {shape.shape}){masked})"
 
-    def up(self, text: str, dtype: torch.dtype) -> str:
+    def up(self, text: str, shape: TileValue, dtype: torch.dtype) -> TileValue:
         """The value in the compute type of an element in memory."""
-        return f"{text}.to(tl.float32)" if dtype in HALF else f"({text} != 0)" if dtype == torch.bool else text
+        if dtype not in HALF:
+            return self.define(f"({text} != 0)" if dtype == torch.bool else text, shape.x, shape.r)
+        element = self.define(text, shape.x, shape.r)
+        value = self.define(f"{element.text}.to(tl.float32)", shape.x, shape.r)
+        self.elements[value.text] = element.text
+        return value
 
     def index(self, e: Expr, values: Sequence[TileValue], *, large: bool = False) -> TileValue:
         """A position, as a tensor with two axes.  `large`: a number of the program, which may exceed any position."""

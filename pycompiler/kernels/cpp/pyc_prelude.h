@@ -68,6 +68,15 @@ PYC_INLINE f16 pyc_to_f16(float v) {
     return f16{(uint16_t)(h | sign)};
 }
 
+// Converts a float that is exactly an f16 number, or an f16 NaN, whose bits it keeps.
+PYC_INLINE f16 pyc_narrow_f16(float v) {
+    uint32_t u = pyc_bits<uint32_t>(v), sign = (u >> 16) & 0x8000u, m = u & 0x7fffffffu;
+    uint32_t denormal = pyc_bits<uint32_t>(pyc_bits<float>(m < 0x38800000u ? m : 0u) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (m - (112u << 23)) >> 13;
+    uint32_t h = m >= 0x7f800000u ? (m >> 13) & 0x7fffu : m < 0x38800000u ? denormal : normal;
+    return f16{(uint16_t)(h | sign)};
+}
+
 // Converts the storage type to the compute type, and back.  bool is stored as a byte and computed as bool.
 PYC_INLINE float pyc_load(bf16 v) { return pyc_from_bf16(v); }
 PYC_INLINE float pyc_load(f16 v) { return pyc_from_f16(v); }
