@@ -57,3 +57,24 @@ def test_differences_are_seen() -> None:
     )
     assert exact.difference(other, seen, program.results)
     assert not exact.difference(seen, seen, program.results)
+
+
+SUMMANDS = exact.Program(
+    1, "float16",
+    ("x0 = data(321607, 23, 7, dtype=torch.float16).requires_grad_()",
+     "x1 = data(515617, 7, dtype=torch.float16, special=True, largest=False).requires_grad_()"),
+    ("t0 = x1 * x0", "t1 = 1 / t0", "t2 = t1 * t1 - t1 * t1", "t3 = torch.lerp(t1, x0, x1.clamp(0.1, 0.9))", "t4 = x1.trunc() * t1"),
+    ("t2", "t3", "t4"), True,
+)  # fmt: skip
+
+
+def test_other_orders_of_statements_excuse_a_gradient_and_no_more() -> None:
+    """Eager adds small summands to large ones, a gradient of 0 times infinity; in other orders the sum is not 0."""
+    make, fn = SUMMANDS.load("cpu", eager=True)
+    want = exact.run(fn, make, True)
+    others = [exact.run(p.load("cpu", eager=True)[1], make, True) for p in exact.other_orders(SUMMANDS)]
+    differing = [o for o in others if exact.difference(o, want, SUMMANDS.results)]
+    assert differing and all(exact.is_order_of_summands(SUMMANDS, "cpu", o, want) for o in differing)
+    wrong = exact.Seen(want.values, [g if g is None else torch.full_like(g, torch.nan) for g in want.gradients])
+    assert not exact.is_order_of_summands(SUMMANDS, "cpu", wrong, want)
+    assert exact.compare(SUMMANDS) in ("", exact.EXCUSED)
