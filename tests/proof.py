@@ -3,8 +3,8 @@
 A comparison with eager also holds if nothing is compiled. So an end-to-end test that calls `pycompiler.compile`
 must show one of three events: a frame was captured, a call hit an entry (of a loaded file), or the compiler refused
 with an error. A function that the shared helper calls (`harness.compare.assert_same_calls`) must be captured, and one
-of its calls must hit an entry; the helper's argument `hits` says why none does. A test of another subject is marked, for all its cases or for those with these ids; it fails if a
-frame is captured after all:
+of its calls must hit an entry; the helper's argument `hits` says why none does. A test of another subject is marked,
+for all its cases or for those with these ids; it fails if a frame is captured after all:
 
     @pytest.mark.captures_nothing("the looks of a compiled function, which is not called")
     @pytest.mark.captures_nothing("generator functions run eagerly", "generator", "coroutine")
@@ -103,10 +103,10 @@ def comparing(fn: Callable[..., Any], why: str | None) -> Iterator[None]:
     if evidence is None:  # no test runs
         yield
         return
-    seen = evidence.compared.setdefault(id(fn), Compared(fn, why))
     frames, taken = evidence.frames, evidence.hits
     before = weakref.WeakKeyDictionary({family: hits(family) for family in pipeline.families()})
     yield
+    seen = evidence.compared.setdefault(id(fn), Compared(fn, why))
     seen.frames += evidence.frames - frames
     seen.hits += evidence.hits - taken  # of families that were reset
     seen.hits += sum(max(0, hits(family) - before.get(family, 0)) for family in pipeline.families())
@@ -190,6 +190,7 @@ def call(item: pytest.Item) -> Generator[None, Any, Any]:
         evidence.end()
         item.stash[EVIDENCE] = evidence
     evidence.missing = missing_proof(item, evidence)
+    evidence.compared.clear()  # the stash lives as long as the session
     if evidence.missing is not None:
         pytest.fail(evidence.missing, pytrace=False)
     return result
@@ -244,7 +245,8 @@ def report(item: pytest.Item, outcome: pytest.TestReport) -> None:
 def table(reports: Sequence[Path]) -> Iterator[str]:
     """By folder: the tests that call `compile`, those that fail, and those that fail by their own assertions; then the
     tests that pass and give no reason."""
-    rows = [row for path in reports for row in map(json.loads, path.read_text().splitlines()) if row["asked"]]
+    found = (row for path in reports for row in map(json.loads, path.read_text().splitlines()))
+    rows = list({row["test"]: row for row in found if row["asked"]}.values())
     folders = sorted({folder_of(row) for row in rows})
     yield "| folder | tests | fail | fail without the proof | share |"
     yield "| --- | --- | --- | --- | --- |"

@@ -3,8 +3,8 @@ root).
 
 A program applies IEEE operators (`+ - * / sqrt`, comparisons, selections, roundings, casts, extremes, indices) to
 floats of one dtype, with special values among them. Exact operators consume the results. Half of the programs run on
-two threads. Compiled values must have eager's bits; gradients must be NaN and infinite exactly where eager's are. `--twins` compares each compiled program
-with itself instead: under other settings (`SETTINGS`) every bit must be the same, also in elementary functions,
+two threads. Compiled values must have eager's bits; gradients must be NaN and infinite exactly where eager's are.
+`--twins` compares each compiled program with itself instead: under other settings (`SETTINGS`) every bit must be the same, also in elementary functions,
 sums and norms. With `--rewritten` the same holds after rewrites that are exact (`rewritings.py`).
 """
 
