@@ -2,24 +2,26 @@
 
 A comparison with eager also holds if nothing is compiled. So an end-to-end test that calls `pycompiler.compile`
 must show one of three events: a frame was captured, a call hit an entry (of a loaded file), or the compiler refused
-with an error. A test of another subject is marked, for all its cases or for those with these ids; it fails if a
-frame is captured after all:
+with an error. A function that the shared helper calls (`harness.compare.assert_same_calls`) must be captured, and one
+of its calls must hit an entry; the helper's argument `hits` says why none does. A test of another subject is marked,
+for all its cases or for those with these ids; it fails if a frame is captured after all:
 
     @pytest.mark.captures_nothing("the looks of a compiled function, which is not called")
     @pytest.mark.captures_nothing("generator functions run eagerly", "generator", "coroutine")
 
 Options: `--stub-compile` replaces `compile` by a function that returns its argument, here and in processes that
-tests start; the suite must fail with it. `--no-proof` requires no proof; it shows which tests fail without it.
-`--proof-report FILE` adds a line of JSON for each test to a file: `python -m tests.proof FILE...` makes the table.
+tests start; the suite must fail with it. `--proof-report FILE` adds a line of JSON for each test to a file:
+`python -m tests.proof FILE...` makes a table of these files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,23 @@ STUB = Path(__file__).resolve().parent / "stub"  # its sitecustomize installs th
 
 
 @dataclass
+class Compared:
+    """The calls of one function through the shared helper."""
+
+    fn: Callable[..., Any]
+    why: str | None  # the reason why no call hits
+    frames: int = 0
+    hits: int = 0
+
+    def missing(self) -> str | None:
+        if not self.frames and not self.hits:
+            return f"no frame of {self.fn} was captured"
+        if self.why is None:
+            return None if self.hits else f"no call of {self.fn} hit an entry: pass `hits=reason` if none can"
+        return f"a call of {self.fn} hit an entry, in spite of `hits={self.why!r}`" if self.hits else None
+
+
+@dataclass
 class Evidence:
     """The engine's actions during one test."""
 
@@ -52,6 +71,8 @@ class Evidence:
     hits: int = 0
     before: weakref.WeakKeyDictionary[Family, int] = field(default_factory=weakref.WeakKeyDictionary)
     loaded: list[Any] = field(default_factory=list)  # callables from files, held until their hits are counted
+    compared: dict[int, Compared] = field(default_factory=dict)  # by the id of the function, which is held
+    missing: str | None = None  # why the proof failed the test
 
     def begin(self) -> None:
         for family in pipeline.families():
@@ -73,6 +94,22 @@ def hits(family: Family) -> int:
 
 
 now: Evidence | None = None  # the evidence of the running test
+
+
+@contextlib.contextmanager
+def comparing(fn: Callable[..., Any], why: str | None) -> Iterator[None]:
+    """The body calls `fn`. When the test ends, `fn` must have been captured, and a call must have hit, or `why` says why not."""
+    evidence = now
+    if evidence is None:  # no test runs
+        yield
+        return
+    frames, taken = evidence.frames, evidence.hits
+    before = weakref.WeakKeyDictionary({family: hits(family) for family in pipeline.families()})
+    yield
+    seen = evidence.compared.setdefault(id(fn), Compared(fn, why))
+    seen.frames += evidence.frames - frames
+    seen.hits += evidence.hits - taken  # of families that were reset
+    seen.hits += sum(max(0, hits(family) - before.get(family, 0)) for family in pipeline.families())
 
 
 def watch() -> None:
@@ -130,7 +167,6 @@ def stub_compile(model: Any = None, **settings: Any) -> Any:
 def addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("proof of captures")
     group.addoption("--stub-compile", action="store_true", help="compile() returns its argument: the suite must fail")
-    group.addoption("--no-proof", action="store_true", help="ask no test for a proof that it captured something")
     group.addoption("--proof-report", metavar="FILE", help="add a line of JSON for each test")
 
 
@@ -153,8 +189,10 @@ def call(item: pytest.Item) -> Generator[None, Any, Any]:
         now = None
         evidence.end()
         item.stash[EVIDENCE] = evidence
-    if not item.config.getoption("--no-proof") and (missing := missing_proof(item, evidence)):
-        pytest.fail(missing, pytrace=False)
+    evidence.missing = missing_proof(item, evidence)
+    evidence.compared.clear()  # the stash lives as long as the session
+    if evidence.missing is not None:
+        pytest.fail(evidence.missing, pytrace=False)
     return result
 
 
@@ -164,11 +202,14 @@ COUNTS = ("asked", "frames", "graphs", "refusals", "hits")
 
 def missing_proof(item: pytest.Item, evidence: Evidence) -> str | None:
     """The evidence that a passed test lacks, or None."""
+    nothing = reason_of(item)
+    for compared in evidence.compared.values() if nothing is None else ():
+        if missing := compared.missing():
+            return missing
     folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
     if not evidence.asked or folder not in END_TO_END:
         return None
     shown = evidence.frames + evidence.hits + evidence.refusals
-    nothing = reason_of(item)
     if nothing is None and not shown:
         return (
             "compile() was called, no frame was captured, no call hit, and no compile raised: the test passes without a "
@@ -195,31 +236,29 @@ def report(item: pytest.Item, outcome: pytest.TestReport) -> None:
     if path is None or outcome.when != "call" or evidence is None:
         return
     counts = {name: getattr(evidence, name) for name in COUNTS}
-    line = json.dumps({"test": item.nodeid, "outcome": outcome.outcome, "reason": reason_of(item), **counts})
+    row = {"test": item.nodeid, "outcome": outcome.outcome, "proof alone": evidence.missing is not None}
     with open(path, "a") as file:
-        file.write(line + "\n")
+        file.write(json.dumps(row | {"reason": reason_of(item), **counts}) + "\n")
 
 
 # the table ----------------------------------------------------------------------------------------------------
 def table(reports: Sequence[Path]) -> Iterator[str]:
-    """By file: the number of tests that call `compile`, and how many of them pass in each report."""
-    passed = [rows(path) for path in reports]
-    files = sorted({name.partition("::")[0] for found in passed for name in found})
-    yield f"| file | tests | {' | '.join(path.stem for path in reports)} |"
-    yield f"| --- | --- | {' | '.join('---' for _ in reports)} |"
-    total = [0] * (1 + len(reports))
-    for file in files:
-        mine = [[ok for name, ok in found.items() if name.partition("::")[0] == file] for found in passed]
-        counts = [max(map(len, mine)), *map(sum, mine)]
-        total = [a + b for a, b in zip(total, counts, strict=True)]
-        yield f"| {file} | {' | '.join(map(str, counts))} |"
-    yield f"| **all** | {' | '.join(map(str, total))} |"
+    """By folder: the tests that call `compile`, those that fail, and those that fail by their own assertions; then the
+    tests that pass and give no reason."""
+    found = (row for path in reports for row in map(json.loads, path.read_text().splitlines()))
+    rows = list({row["test"]: row for row in found if row["asked"]}.values())
+    folders = sorted({folder_of(row) for row in rows})
+    yield "| folder | tests | fail | fail without the proof | share |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name, mine in [(f, [r for r in rows if folder_of(r) == f]) for f in folders] + [("**all**", rows)]:
+        failed = [row for row in mine if row["outcome"] == "failed"]
+        alone = sum(row["proof alone"] for row in failed)
+        yield f"| {name} | {len(mine)} | {len(failed)} | {len(failed) - alone} | {len(failed) / len(mine):.1%} |"
+    yield from (row["test"] for row in rows if row["outcome"] == "passed" and row["reason"] is None)
 
 
-def rows(path: Path) -> dict[str, bool]:
-    """Rows of a report: whether each test that calls `compile` passed."""
-    found = map(json.loads, path.read_text().splitlines())
-    return {row["test"]: row["outcome"] == "passed" for row in found if row["asked"]}
+def folder_of(row: dict[str, Any]) -> str:
+    return str(row["test"]).split("/")[1]
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ torch.profiler shows those.
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import os
 import threading
 from collections.abc import Iterator
-from io import FileIO
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,6 +21,8 @@ from pycompiler import config
 from pycompiler.debug import event_fields
 from pycompiler.debug.describe import Data
 from pycompiler.debug.events import EVENTS, Recorder, event_of, start
+from pycompiler.errors import ArgumentError
+from pycompiler.runtime import private_files
 
 END = b"\n]\n"  # end of Chrome's format: each row overwrites it, and writes it again
 
@@ -31,7 +33,7 @@ class Trace:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.pid = -1
-        self.files: tuple[TextIO, FileIO] | None = None
+        self.files: tuple[TextIO, io.FileIO] | None = None
         self.rows = 0  # rows in Chrome's format
 
     def take(self, event: Data) -> None:
@@ -53,14 +55,14 @@ class Trace:
             chrome.write((b",\n" if self.rows else b"\n") + data + END)
             self.rows += 1
 
-    def open(self) -> tuple[TextIO, FileIO]:
+    def open(self) -> tuple[TextIO, io.FileIO]:
         if self.files is None or self.pid != os.getpid():  # a fork has files of its own
             self.pid = os.getpid()
             folder = Path(config.trace_dir or ".")
             folder.mkdir(parents=True, exist_ok=True)
             name = f"pycompiler_{self.pid}_{datetime.datetime.now():%Y%m%d_%H%M%S_%f}"
             paths = [folder / f"{name}.jsonl", folder / f"{name}.trace.json"]
-            events, chrome = paths[0].open("w", encoding="utf-8"), FileIO(paths[1], "w")
+            events, chrome = paths[0].open("w", encoding="utf-8"), io.FileIO(paths[1], "w")
             self.files, self.rows = (events, chrome), 0
             chrome.write(b"[" + END)
             events.write(json.dumps(event_of("start", **start())) + "\n")
@@ -111,10 +113,15 @@ def read(place: Path) -> Iterator[Data]:
     """The events of all processes in a folder, or of one file, one process after the other.
 
     Truncated lines (of a process that was killed, or that writes at this moment) and lines without an event are skipped.
-    ArgumentError for an event with wrong fields (`event_fields.py`).
+    ArgumentError for an event with wrong fields (`event_fields.py`), and for a path that is no plain file any more.
     """
     for path in files(place):
-        with path.open(encoding="utf-8", errors="replace") as lines:
+        try:
+            # A trace is data, not a program: other users may have written it.
+            opened = private_files.open_file(path, trust=True)
+        except private_files.Unsafe as error:
+            raise ArgumentError(str(error)) from error
+        with io.TextIOWrapper(opened, encoding="utf-8", errors="replace") as lines:
             for number, line in enumerate(lines, 1):
                 try:
                     event = json.loads(line)

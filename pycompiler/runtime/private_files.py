@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 WRITERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -51,11 +52,19 @@ def check_above(path: Path) -> None:
 def read_file(path: Path, *, trust: bool = False) -> bytes:
     """The bytes of a plain file.  Unsafe for other kinds of files, and, unless `trust`, if another user can have
     written it."""
-    # Open without waiting for a pipe or device.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    with open(handle, "rb") as file:
-        check_open(handle, os.fspath(path), trust=trust)
+    with open_file(path, trust=trust) as file:
         return file.read()
+
+
+def open_file(path: Path, *, trust: bool = False) -> BinaryIO:
+    """A plain file, open for reading.  Unsafe as in `read_file`, without waiting for a pipe or device."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        check_open(handle, os.fspath(path), trust=trust)
+    except BaseException:
+        os.close(handle)
+        raise
+    return open(handle, "rb")
 
 
 def check_open(handle: int, name: str, *, trust: bool = False) -> None:

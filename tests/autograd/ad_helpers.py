@@ -81,6 +81,7 @@ class Compiled:
 
     def __init__(self, target: Any, args: Sequence[Any], **options: Any) -> None:
         self.gm, self.values = lifted(target, args)
+        self.compiles = 0
         self.forward: fx.GraphModule | None = None
         self.backward: fx.GraphModule | None = None
         self.inference: fx.GraphModule | None = None
@@ -96,6 +97,7 @@ class Compiled:
     def _keep(self, which: str) -> Callable[..., Any]:
         def compiler(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             setattr(self, which, gm)
+            self.compiles += 1
             return run_graph(gm, inputs)
 
         return compiler
@@ -124,19 +126,26 @@ def loss_of(outputs: Sequence[Any]) -> torch.Tensor:
 
 
 def check(target: Any, args: Sequence[Any], *, tolerance: float = 1e-5, seed: int = 0, **options: Any) -> Compiled:
-    """Check outputs, gradients, mutated inputs and buffers of the compiled `target` against eager."""
+    """Check outputs, gradients, mutated inputs and buffers of the compiled `target` against eager, in two calls.
+
+    The first call must have compiled a graph, and the second one must compile none.
+    """
     if isinstance(target, nn.Module):
         target.zero_grad()
     eager_target = copy.deepcopy(target) if isinstance(target, nn.Module) else target
-    eager_args, args = clones(args), clones(args)
     compiled = Compiled(target, args, **options)
-    torch.manual_seed(seed)
-    expected = flat(eager_target(*eager_args))
-    torch.manual_seed(seed)
-    got = flat(compiled(*args))
-    assert_same(got, expected, tolerance=tolerance)
-    if any(isinstance(o, torch.Tensor) and o.requires_grad for o in expected):
-        loss_of(expected).backward()
-        loss_of(got).backward()
-    assert_same((args, target), (eager_args, eager_target), tolerance=tolerance)
+    for call in range(2):
+        compiles = compiled.compiles
+        eager_args, our_args = clones(args), clones(args)
+        torch.manual_seed(seed + call)
+        expected = flat(eager_target(*eager_args))
+        torch.manual_seed(seed + call)
+        got = flat(compiled(*our_args))
+        assert_same(got, expected, tolerance=tolerance)
+        if any(isinstance(o, torch.Tensor) and o.requires_grad for o in expected):
+            loss_of(expected).backward()
+            loss_of(got).backward()
+        assert_same((our_args, target), (eager_args, eager_target), tolerance=tolerance)
+        assert compiled.compiles, "nothing was compiled"
+        assert call == 0 or compiled.compiles == compiles, "the second call compiled again"
     return compiled

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 import subprocess, sys
 import pytest, torch, pycompiler
+from tests.harness.compare import assert_same_calls
 
 X = torch.ones(3)
 
@@ -53,6 +54,11 @@ def test_one_case_is_marked(called):
     if called:
         compiled(X)
 
+@pytest.mark.parametrize("calls, reason", [(1, None), (1, "one call"), (2, None), (2, "two calls")])
+def test_compares(calls, reason):
+    program = lambda x: x + 1
+    assert_same_calls(pycompiler.compile(program, backend="eager"), program, lambda: (X,), calls=calls, hits=reason)
+
 def test_asks_for_nothing():
     assert X.sum() == 3
 
@@ -68,11 +74,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     """By option and test: the outcome; the reports must agree."""
     found = {}
     folder = tmp_path_factory.mktemp("proof")
-    for name, options in {
-        "plain": [],
-        "stub": ["--stub-compile"],
-        "unproved": ["--stub-compile", "--no-proof"],
-    }.items():
+    for name, options in {"plain": [], "stub": ["--stub-compile"]}.items():
         report = folder / name
         path = ROOT / "tests" / "ci" / f"made_{os.getpid()}.py"
         path.write_text(TESTS)
@@ -96,21 +98,17 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
         assert report.exists(), done.stdout + done.stderr
         rows = map(json.loads, report.read_text().splitlines())
         found[name] = {row["test"].partition("::")[2].removeprefix("test_"): row["outcome"] for row in rows}
-    assert list(proof.table([folder / "stub", folder / "unproved"]))[-1] == "| **all** | 8 | 3 | 7 |"
+    assert list(proof.table([folder / "stub"]))[-1] == "| **all** | 12 | 9 | 1 | 75.0% |"
     return found
 
 
 def test_what_captures_nothing_fails(outcomes: dict[str, dict[str, str]]) -> None:
     failed = {name for name, outcome in outcomes["plain"].items() if outcome == "failed"}
-    assert failed == {"is_never_called", "runs_eagerly", "is_marked_wrongly"}
-    assert len(outcomes["plain"]) == 10
+    unproved = {"compares[1-None]", "compares[2-two calls]"}  # no call hit; one did, in spite of the reason
+    assert failed == {"is_never_called", "runs_eagerly", "is_marked_wrongly", *unproved}
+    assert len(outcomes["plain"]) == 14
 
 
 def test_the_stub_fails_all_that_ask(outcomes: dict[str, dict[str, str]]) -> None:
     passed = {name for name, outcome in outcomes["stub"].items() if outcome == "passed"}
     assert passed == {"is_marked", "one_case_is_marked[False]", "is_marked_wrongly", "asks_for_nothing"}
-
-
-def test_without_proof_the_stub_passes_where_only_values_are_compared(outcomes: dict[str, dict[str, str]]) -> None:
-    failed = {name for name, outcome in outcomes["unproved"].items() if outcome == "failed"}
-    assert failed == {"is_refused", "in_a_process"}

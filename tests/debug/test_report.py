@@ -18,6 +18,7 @@ import torch
 import pycompiler
 from pycompiler import config
 from pycompiler.__main__ import main
+from pycompiler.debug import trace
 from pycompiler.debug.page_data import embedded
 from pycompiler.debug.program import UserProgram
 from pycompiler.ir import phases
@@ -407,6 +408,18 @@ def test_traces_are_switched_by_a_knob(tmp_path: Path) -> None:
         assert pycompiler.compile(lambda x: x + 3, backend="eager")(torch.ones(2)).tolist() == [4, 4]
     assert len(list((tmp_path / "t").glob("*.jsonl"))) == 2
     assert next(row for row in map(json.loads, text.splitlines()) if row["event"] == "frame")["operators"] == 1
+
+
+def test_a_pipe_among_traces_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    for place in (tmp_path, tmp_path / "a.jsonl"):
+        assert main(["trace", str(place)]) == 1
+        assert "no traces (*.jsonl) of pycompiler" in capsys.readouterr().err
+    monkeypatch.setattr(trace, "files", lambda place: [tmp_path / "a.jsonl"])  # a pipe since the folder was listed
+    assert main(["trace", str(tmp_path)]) == 2
+    assert "a.jsonl is not a plain file" in capsys.readouterr().err
 
 
 def test_a_storm_is_told_in_lines_by_its_size(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import re
 import sys
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,8 @@ import torch
 
 import pycompiler
 from pycompiler.capture.interpreter import calls
+
+from .forks import UNSETTLED, too_many
 
 # Names (as `name_of` gives them) of functions that are not called, with a reason for each group.
 LEFT_OUT = frozenset((
@@ -340,14 +343,20 @@ def outcome(run: Callable[[tuple[Any, ...], torch.Tensor], Any], kinds: list[str
         return "left the program", type(e).__name__, str(e)[:300]
 
 
-def difference(fn: Any, calls: list[list[str]], named: bool, backend: str = "eager") -> str | None:
-    """The difference between a compiled call and eager; None if there is none, or if two eager calls differ."""
+def difference(
+    fn: Any, calls: list[list[str]], named: bool, backend: str = "eager", ended_by: set[str] | None = None
+) -> str | None:
+    """The difference between a compiled call and eager, or None; `ended_by` receives `UNSETTLED` if two eager calls
+    differ, too."""
     run = program(fn, named)
     compiled = pycompiler.compile(run, backend=backend)
     for number, kinds in enumerate(calls):
         want = outcome(run, kinds)
         got = outcome(compiled, kinds)
-        if got != want and outcome(run, kinds) == want:
+        if got != want and outcome(run, kinds) != want:
+            if ended_by is not None:
+                ended_by.add(UNSETTLED)
+        elif got != want:
             told = fn if isinstance(fn, str) else name_of(fn)
             before = "".join(f"({', '.join(k)}), then " for k in calls[:number])
             return f"{told}: {before}({', '.join(kinds)}{', bogus=1' if named else ''}): eager {want}, compiled {got}"
@@ -355,10 +364,14 @@ def difference(fn: Any, calls: list[list[str]], named: bool, backend: str = "eag
 
 
 def differences(seed: int, count: int, backend: str = "eager") -> Iterator[str]:
-    functions = handled()
+    """The calls that differ from eager; at last a line if too many calls are unsettled."""
+    functions, unsettled = handled(), Counter[str]()
     for number in range(seed, seed + count):
-        if (found := difference(*call_of(number, functions), backend)) is not None:
+        ended_by = set[str]()
+        if (found := difference(*call_of(number, functions), backend, ended_by)) is not None:
             yield f"seed {number}: {found}"
+        unsettled.update(ended_by)
+    yield from too_many(unsettled, count)
 
 
 def main() -> int:

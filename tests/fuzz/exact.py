@@ -2,9 +2,9 @@
 root).
 
 A program applies IEEE operators (`+ - * / sqrt`, comparisons, selections, roundings, casts, extremes, indices) to
-floats of one dtype, with special values among them. Exact operators consume the results. Compiled values must have
-eager's bits; gradients must be NaN and infinite exactly where eager's are. `--twins` compares each compiled program
-with itself instead: under other settings (`SETTINGS`) every bit must be the same, also in elementary functions,
+floats of one dtype, with special values among them. Exact operators consume the results. Half of the programs run on
+two threads. Compiled values must have eager's bits; gradients must be NaN and infinite exactly where eager's are.
+`--twins` compares each compiled program with itself instead: under other settings (`SETTINGS`) every bit must be the same, also in elementary functions,
 sums and norms. With `--rewritten` the same holds after rewrites that are exact (`rewritings.py`).
 """
 
@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -41,6 +42,11 @@ PATIENCE = 240.0  # seconds without an output line
 ORDERS = 12  # orders of statements that may explain a gradient
 NAMES = re.compile(r"\b(?:p\d+_)?[xt]\d+\b")
 EXCUSED_SHARE = 0.002  # of the programs; a larger share fails the run
+TEAM = {"parallel_work": 1}  # facts of the target: threads share every loop, however small
+TILES = {
+    "vector": 16, "edge": 8, "tiles": 2, "few_columns": 2, "many_columns": 64, "scratch": 4096, "small_nest": 64,
+    "bundle": 1024, "body": 40, "stages": 8, "operations": 100,
+}  # fmt: skip
 
 DTYPES = {"float32": 6, "bfloat16": 3, "float16": 2, "float64": 2}  # weights
 SPECIAL = "0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -1.5, inf, -inf, nan, {tiny}, -{tiny}, {denormal}, 41.0, 1e4, 3.0, {largest}"
@@ -395,11 +401,20 @@ def raises(call: Callable[[], Any]) -> str:
 
 
 @contextlib.contextmanager
-def threads(n: int) -> Iterator[None]:
+def machine(threads: int = 1, **facts: int) -> Iterator[None]:
+    """The CPU has these facts of a target (`ir/target.py`) while programs are compiled, and they run on `threads` threads."""
+    from pycompiler import config
+    from pycompiler.ir import target
+
+    def changed(device: torch.device, threads: int) -> target.Target:
+        return replace(target.cpu(device, threads), **facts)
+
     before = torch.get_num_threads()
-    torch.set_num_threads(n)
+    torch.set_num_threads(threads)
     try:
-        yield
+        # A plan of an equal graph for the other target would be shared.
+        with mock.patch.dict(target.MAKERS, {"cpu": changed}), config.patch(share_regions=False):
+            yield
     finally:
         torch.set_num_threads(before)
 
@@ -417,7 +432,8 @@ def _knobs(**knobs: Any) -> Callable[[], contextlib.AbstractContextManager[Any]]
 SETTINGS: dict[str, tuple[Callable[[], contextlib.AbstractContextManager[Any]], dict[str, Any]]] = {
     "no fusion": (_knobs(max_fusion_size=1), {}),
     "small groups": (_knobs(max_fusion_size=3), {}),
-    "two threads": (lambda: threads(2), {}),
+    "two threads": (lambda: machine(2, **TEAM), {}),
+    "other tiles": (lambda: machine(1, **TILES), {}),
     "dynamic": (contextlib.nullcontext, {"dynamic": True}),
     "nothing computed again": (_knobs(partition="save_all"), {}),
     "all computed again": (_knobs(activation_memory_budget=0.0), {}),
@@ -428,8 +444,8 @@ SETTINGS: dict[str, tuple[Callable[[], contextlib.AbstractContextManager[Any]], 
 DRAWN = 3  # settings tried per program
 
 
-def twins(program: Program, device: str = "cpu") -> str:
-    """The settings, of three drawn ones, under which a compiled program differs from itself; empty if there are none."""
+def twins(program: Program, device: str = "cpu", settings: Iterable[str] = ()) -> str:
+    """The first of these settings, or of three drawn ones, under which a compiled program differs from itself; or empty."""
     import pycompiler
 
     make, fn = program.load(device)
@@ -440,7 +456,7 @@ def twins(program: Program, device: str = "cpu") -> str:
         return raises(lambda: run(fn, make, program.training))
     if pycompiler.counters(base)["compiles"] < 1:
         return "nothing was compiled"
-    for name in random.Random(program.seed).sample(list(SETTINGS), DRAWN):
+    for name in settings or random.Random(program.seed).sample(list(SETTINGS), DRAWN):
         context, options = SETTINGS[name]
         with context():
             if name == "from a file":
@@ -524,12 +540,18 @@ def worker(first: int, last: int, device: str, mode: str) -> None:
         programs = [generate(seed, bool(mode)) for seed in seeds]
         # A program that raises would hide the results of the other programs in its compile.
         joined = len(programs) > 1 and all(runs(p, device) for p in programs)
-        found = judge(mode, together(programs), device) if joined else ""
-        alone = [judge(mode, p, device) for p in programs] if found or not joined else [""] * len(programs)
+        with team(begin // size if not mode else 0):
+            found = judge(mode, together(programs), device) if joined else ""
+            alone = [judge(mode, p, device) for p in programs] if found or not joined else [""] * len(programs)
         if found not in ("", EXCUSED) and not any(alone):
             alone[0] = f"together with the {len(programs) - 1} behind it: {found}"
         for seed, text in zip(seeds, alone, strict=True):
             print(json.dumps({"seed": seed, "found": text}), flush=True)
+
+
+def team(number: int) -> contextlib.AbstractContextManager[None]:
+    """Every other number: programs run on two threads."""
+    return machine(2, **TEAM) if number % 2 else contextlib.nullcontext()
 
 
 def judge(mode: str, program: Program, device: str) -> str:
@@ -622,7 +644,7 @@ def main() -> int:
         "--rewritten", action="store_true", help="compare compiled programs with rewritten forms of themselves"
     )
     parser.add_argument("--seconds", type=float, default=1e9, help="no new processes after this time")
-    parser.add_argument("--show", type=int, help="print the program of a seed, and judge it")
+    parser.add_argument("--show", type=int, help="print the program of a seed, and judge it on one thread and on two")
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     mode = "--twins" if chosen.twins else "--rewritten" if chosen.rewritten else ""
@@ -633,7 +655,9 @@ def main() -> int:
         prepare()
         program = generate(chosen.show, bool(mode))
         print(program.text())
-        print(MODES[mode](program, chosen.device) or "same")
+        for number in range(2):
+            with team(number):
+                print(f"threads: {1 + number}: {judge(mode, program, chosen.device) or 'same'}")
         return 0
     if any((ROOT / "pycompiler").glob("_native*.so")):  # otherwise the installed wheel
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

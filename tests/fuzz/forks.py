@@ -19,7 +19,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -29,6 +29,10 @@ WORDY = 600
 """Characters printed of a difference."""
 BROKEN = 100
 SAME = "the same"
+UNSETTLED = "eager does not repeat its own result"
+"""The reason that ends the comparison of a program whose two eager runs differ."""
+LIMITS = {UNSETTLED: 0.005}
+"""By reason: the largest share of programs that a run may compare only up to a point."""
 
 
 class Subject(Protocol):
@@ -46,6 +50,15 @@ class Subject(Protocol):
 
     def reduced(self, seed: int | None, text: str, fails: Callable[[str], bool]) -> str:
         """The program (of a seed), reduced as long as it `fails`."""
+
+
+def too_many(ended_by: Mapping[str, int], programs: int, limits: Mapping[str, float] = LIMITS) -> list[str]:
+    """A line for each reason that has ended more programs than its limit allows (one program is always allowed)."""
+    return [
+        f"{count} of {programs} programs ended early, at most {limits[reason]:.1%} may: {reason}"
+        for reason, count in sorted(ended_by.items())
+        if count > max(1, limits[reason] * programs)
+    ]
 
 
 def prepare(subject: Subject) -> None:

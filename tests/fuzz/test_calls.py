@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import Any
 
 import pytest
@@ -45,6 +46,17 @@ def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pycompiler, "compile", wrongly)
     assert calls.difference(len, [["list"]], False) is not None
     assert calls.difference(int, [["int"]], False) is not None
+
+
+def test_calls_that_eager_does_not_repeat_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = itertools.count()
+    monkeypatch.setitem(calls.MAKERS, "fresh", lambda: next(numbers))
+    ended_by = set[str]()
+    assert calls.difference("r = a", [["fresh", "int", "int"]], False, ended_by=ended_by) is None
+    assert ended_by == {calls.UNSETTLED}
+    monkeypatch.setattr(calls, "call_of", lambda seed, functions: ("r = a", [["fresh", "int", "int"]], False))
+    (line,) = calls.differences(0, 3)
+    assert line == f"3 of 3 programs ended early, at most 0.5% may: {calls.UNSETTLED}"
 
 
 def test_a_stale_hit_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+import pycompiler
+from pycompiler.ir import phases
+from pycompiler.ir.target import Target
 from tests.fuzz import exact, rewritings
 
 
@@ -16,8 +20,55 @@ def test_bits_are_eagers(first: int) -> None:
     torch.set_num_threads(1)
     for seed in range(first, first + 20):
         program = exact.generate(seed)
-        found = exact.compare(program)
+        with exact.team(seed):
+            found = exact.compare(program)
         assert not found, f"seed {seed}: {found}\n{program.text()}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("first", range(800_000, 800_060, 20))
+def test_bits_are_eagers_on_a_gpu(first: int) -> None:
+    for seed in range(first, first + 20):
+        program = exact.generate(seed)
+        found = exact.compare(program, "cuda")
+        assert not found, f"seed {seed}: {found}\n{program.text()}"
+
+
+@pytest.mark.parametrize("name", exact.SETTINGS)
+def test_each_setting_changes_no_bits(name: str) -> None:
+    program = exact.generate(600_100, twins=True)
+    found = exact.twins(program, settings=[name])
+    assert not found, f"{found}\n{program.text()}"
+
+
+class Targets(phases.Observer):
+    """The targets of schedules."""
+
+    def __init__(self) -> None:
+        self.found: list[Target] = []
+
+    def artefact(self, name: str, value: Any) -> None:
+        if name == "schedule":
+            self.found.append(value.target)
+
+
+def test_a_machine_is_the_target_of_each_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a graph that was compiled for another machine: plans are not shared."""
+    monkeypatch.setattr(phases, "observers", [targets := Targets()])
+    torch.set_num_threads(1)
+    pycompiler.compile(lambda x: x + 1)(torch.ones(300))
+    with exact.team(0):
+        pycompiler.compile(lambda x: x + 2)(torch.ones(300))
+    with exact.team(1):
+        assert torch.get_num_threads() == 2
+        pycompiler.compile(lambda x: x + 1)(torch.ones(300))
+    with exact.machine(1, **exact.TILES):
+        pycompiler.compile(lambda x: x + 1)(torch.ones(300))
+    assert torch.get_num_threads() == 1
+    plain, alone, team, tiles = targets.found
+    assert plain == alone
+    assert team == replace(plain, processors=2, parallel_work=1)
+    assert tiles == replace(plain, **exact.TILES) != plain
 
 
 @pytest.mark.parametrize("seed", range(600_000, 600_006))

@@ -150,6 +150,38 @@ def test_gradients_of_what_was_written_are_eagers_own() -> None:
     assert compare(seen, compiler=altered(refuse)).kind == "differs"
 
 
+CONSUMING = Program(
+    1,
+    ("a0 = data(1, 5, 40, dtype=torch.float32)",),
+    ("x0 = a0",),
+    ("t0 = x0.sin().softmax(-1)", "t1 = t0 == t0.amax(-1, keepdim=True)", "t2 = (t0 * 8).round()"),
+    ("t1", "t0", "t2"),
+    exact=("t1", "t2"),
+)
+
+
+def test_exact_consumers_are_compared_with_the_value_that_they_read() -> None:
+    def rounded(consumed: float) -> Callable[..., Any]:
+        def change(results: Any, args: Any) -> Any:
+            t0 = results[1] * (1 + 1e-6)
+            other = t0 * consumed
+            return other == t0.amax(-1, keepdim=True), t0, (t0 * 8).round()
+
+        return altered(change)
+
+    assert [place for place, _, _ in CONSUMING.consumers()] == [0, 2]
+    assert compare(CONSUMING, compiler=rounded(1.0)).kind == "same"
+    verdict = compare(CONSUMING, compiler=rounded(1 - 1e-6))
+    assert (verdict.kind, verdict.what) == ("differs", "consumer"), verdict
+    assert compare(CONSUMING).kind == "same"
+
+
+def test_a_part_of_the_programs_has_exact_consumers() -> None:
+    made = [generate(seed)[0] for seed in range(200)]
+    assert 0.12 < sum(bool(p.consumers()) for p in made) / len(made) < 0.28
+    assert all(len(p.consumers()) == len(p.exact) for p in made)
+
+
 def test_programs_are_cut_down() -> None:
     def fails(p: Program) -> bool:
         make, fn = p.load()

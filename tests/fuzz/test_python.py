@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import warnings
+from collections import Counter
 
 import pytest
 import torch
@@ -30,10 +31,13 @@ def test_random_programs_do_as_eager_does(first: int) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            unsettled = Counter[str]()
             for seed in range(first, first + EACH):
-                text = generate(seed)
-                found = difference(text, backend_of(seed, "mixed"))
+                text, ended_by = generate(seed), set[str]()
+                found = difference(text, backend_of(seed, "mixed"), ended_by)
                 assert found is None, f"seed {seed}: {found}\n{text}"
+                unsettled.update(ended_by)
+            assert not forks.too_many(unsettled, EACH)
     finally:
         logging.disable(logging.NOTSET)
 
@@ -48,6 +52,17 @@ def program(x):
     return kept
 CHANGES = ["x = 4"]
 """
+
+
+def test_a_program_that_eager_does_not_repeat_is_counted() -> None:
+    text = TOLD.replace("{what}", "__import__('time').monotonic_ns()")
+    ended_by = set[str]()
+    assert difference(text, ended_by=ended_by) is None
+    assert ended_by == {forks.UNSETTLED}
+    assert difference(TOLD.replace("{what}", "x"), ended_by=(settled := set[str]())) is None
+    assert not settled
+    assert forks.too_many(Counter({forks.UNSETTLED: 5}), 1000) == []
+    assert "6 of 1000 programs ended early" in forks.too_many(Counter({forks.UNSETTLED: 6}), 1000)[0]
 
 
 @pytest.mark.parametrize("what", ["pycompiler.is_compiling()", "LOG if pycompiler.is_compiling() else []"])

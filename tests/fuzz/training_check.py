@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import pycompiler
+from fuzz import forks
 
 NAME = "<training program>"
 TOLERANCE, NEAR, NOISE = 1e-9, 1e-6, 1e-12
@@ -238,11 +239,7 @@ def doubles() -> Iterator[None]:
 
 def too_many(ended_by: Counter[str], programs: int) -> list[str]:
     """A line for each reason that has ended more programs than its limit allows."""
-    return [
-        f"{count} of {programs} programs ended early, at most {LIMITS[reason]:.1%} may: {reason}"
-        for reason, count in sorted(ended_by.items())
-        if count > max(1, LIMITS[reason] * programs)
-    ]
+    return forks.too_many(ended_by, programs, LIMITS)
 
 
 def difference(text: str, backend: str = "aot_eager", ended_by: set[str] | None = None) -> str | None:

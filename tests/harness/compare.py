@@ -30,6 +30,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests import proof
+
 DYNAMO = ("_dynamo_", "_torch_dynamo_")  # attributes by which torch's own compiler marks tensors and errors
 Tolerance = float | dict[torch.dtype, float] | None
 _EMPTY = object()  # the contents of an empty cell
@@ -376,12 +378,15 @@ def assert_same_calls(
     *,
     calls: int = 2,
     backward: bool = False,
+    hits: str | None = None,
     **options: Any,
 ) -> None:
     """Call both `calls` times on arguments from `make`, and raise `Differs` unless each pair of calls leaves the same behind.
 
+    A test must capture `compiled`, and one of its calls must hit an entry. `hits`: the reason why none does.
     `options`: of `Comparer`.  Modules among the arguments are compared by their parameters, buffers and gradients.
     """
-    for seed in range(calls):
-        eager, ours = (observe(f, make(), backward=backward, seed=seed) for f in (fn, compiled))
-        compare_outcomes(eager, ours, Comparer(**options))
+    with proof.comparing(compiled, hits):
+        for seed in range(calls):
+            eager, ours = (observe(f, make(), backward=backward, seed=seed) for f in (fn, compiled))
+            compare_outcomes(eager, ours, Comparer(**options))

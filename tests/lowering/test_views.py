@@ -296,4 +296,4 @@ def test_shifts_that_torch_takes_for_symbols_are_refused(shift: int, dynamic: bo
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.roll(shift) + 1
 
-    assert_same_calls(pycompiler.compile(fn, dynamic=dynamic), fn, lambda: (torch.arange(5.0),), calls=1, exact=True)
+    assert_same_calls(pycompiler.compile(fn, dynamic=dynamic), fn, lambda: (torch.arange(5.0),), exact=True)

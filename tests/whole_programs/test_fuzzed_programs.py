@@ -236,7 +236,7 @@ def test_arithmetic_of_ids_breaks_the_graph() -> None:
 
 def assert_same_outcomes(*programs: Callable[[], Any]) -> None:
     for program in programs:
-        assert_same_calls(pycompiler.compile(program, backend="eager"), program, tuple, calls=1)
+        assert_same_calls(pycompiler.compile(program, backend="eager"), program, tuple)
 
 
 @pytest.mark.parametrize("value", [3, None, "name", ()], ids=str)

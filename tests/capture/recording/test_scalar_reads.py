@@ -215,7 +215,8 @@ def test_lists_written_by_themselves(rows: str) -> None:
         torch._foreach_mul_([a, b], [a, b] if rows == "same" else [b, a])
         return a + b
 
-    both(fn, lambda: (torch.tensor([2.0, 3.0]), torch.tensor([5.0, 7.0])))
+    make = lambda: (torch.tensor([2.0, 3.0]), torch.tensor([5.0, 7.0]))  # noqa: E731
+    both(fn, make, make)
 
 
 def test_parameters_of_an_optimizer_of_lists() -> None:

@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,15 @@ PROFILES: tuple[tuple[float, tuple[torch.dtype, ...]], ...] = (
     (6, (torch.float64, torch.float32, torch.bfloat16, torch.float16)),
     (6, (torch.float64, torch.complex128)),
 )
+
+
+# Exact functions of a value. Their gradients are zero, or they have none.
+CONSUMERS = (
+    "{t} == {t}.amax(-1, keepdim=True)", "{t} == {t}.amin(0, keepdim=True)", "{t}.floor()", "{t}.int()", "{t}.long()", "({t} / {t}) == 1",
+    "({t} - {t}) == 0", "{t}.argmax(-1)", "{t}.argmin(0)", "{t} == {t}.flip(-1)", "{t} > {t}.flip(0)", "({t} * 8).round()", "{t}.sign()",
+    "({t} / 3).trunc()", "{t} * {t} - {t} * {t} == 0",
+)  # fmt: skip
+CONSUMED = 0.2  # the share of programs with such consumers
 
 
 class Unfit(Exception):
@@ -407,7 +416,25 @@ def generate(seed: int, device: str = "cpu", aim: Aim | None = None) -> tuple[Pr
             scene.live = kept[2]
     program = Program(seed, tuple(scene.leaves), tuple(scene.arguments), tuple(scene.statements), results(scene, ended),
                       r.choices(("random", "ones", "loss"), (6, 2, 2))[0])  # fmt: skip
+    if not ended and r.random() < CONSUMED:
+        program = consumed(program, scene)
     return program.without_unused(), scene.dropped
+
+
+def consumed(program: Program, scene: Scene) -> Program:
+    """The program with one to three exact consumers of values anywhere in it; the values are returned, too.
+
+    The consumers are the last statements: a later write to the value would make its result another than what they read.
+    """
+    r = scene.rng
+    found = [n for n, t in scene.live.items() if n[0] == "t" and t.is_floating_point() and t.dim() and t.numel()]
+    exact, statements, returned = [], list(program.statements), list(program.results)
+    for operand in r.sample(found, min(len(found), r.randint(1, 3))):
+        name = scene.name()
+        statements.append(f"{name} = {r.choice(CONSUMERS).format(t=operand)}")
+        returned += [name] if operand in returned else [operand, name]
+        exact.append(name)
+    return replace(program, statements=tuple(statements), results=tuple(returned), exact=tuple(exact))
 
 
 def results(scene: Scene, ended: bool) -> tuple[str, ...]:

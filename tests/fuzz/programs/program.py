@@ -65,6 +65,7 @@ class Program:
     """`leaves`: lines `a0 = data(...)`; `arguments`: lines `x0 = a0[::2]`; `statements` of `fn`; names it returns.
 
     `gradients`: a row of `compare.GRADIENTS`, the way to differentiate the results.
+    `exact`: results of exact operators on another result (`generate.CONSUMERS`), which nothing writes afterwards.
     """
 
     seed: int
@@ -73,6 +74,7 @@ class Program:
     statements: tuple[str, ...]
     results: tuple[str, ...]
     gradients: str = "random"
+    exact: tuple[str, ...] = ()
 
     def body(self) -> str:
         leaves = [*self.leaves, *self.arguments]
@@ -93,6 +95,17 @@ class Program:
         namespace = dict(prelude(device))
         exec(compile(self.body(), f"<program {self.seed}.{next(_lines)}>", "exec"), namespace)
         return namespace["make"], namespace["fn"]
+
+    def consumers(self) -> list[tuple[int, int, str]]:
+        """(place of an exact result, place of the result that it reads, the function of it), if both are returned."""
+        found = []
+        for statement in self.statements:
+            name, _, text = statement.partition(" = ")
+            operands = names(text)
+            if name in self.exact and len(operands) == 1 and {name, *operands} <= set(self.results):
+                (operand,) = operands
+                found.append((self.results.index(name), self.results.index(operand), f"lambda {operand}: {text}"))
+        return found
 
     def without_unused(self) -> Program:
         """The program without unused arguments and leaves."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from fuzz import forks
 class Programs:
     """The programs of the program fuzzer, in the form of `forks.Subject`."""
 
+    def __init__(self) -> None:
+        self.ended_by: set[str] = set()
+
     def text(self, seed: int) -> str:
         from fuzz.python.generate import generate
 
@@ -29,7 +33,11 @@ class Programs:
     def difference(self, text: str, backend: str) -> str | None:
         from fuzz.python.check import difference
 
-        return difference(text, backend)
+        self.ended_by.clear()
+        return difference(text, backend, self.ended_by)
+
+    def too_many(self, ended_by: Counter[str], programs: int) -> list[str]:
+        return forks.too_many(ended_by, programs)
 
     def kind(self, found: str) -> str:
         kind, _, what = found.partition(", ")[2].partition(":")

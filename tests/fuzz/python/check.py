@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import pycompiler
-from fuzz.forks import compiled
+from fuzz.forks import UNSETTLED, compiled
 from fuzz.python import rows
 from fuzz.python.observe import Observer, chain, first_difference, without_addresses
 
@@ -133,14 +133,16 @@ def calls(text: str, compiles: Compile, breaks: Any = pycompiler, versions: bool
     return made
 
 
-def difference(text: str, backend: str = "eager") -> str | None:
-    """The first difference between the compiled program and eager, or None."""
+def difference(text: str, backend: str = "eager", ended_by: set[str] | None = None) -> str | None:
+    """The first difference between the compiled program and eager, or None; `ended_by` receives `UNSETTLED` if eager
+    differs from itself, too."""
+    ended_by = set() if ended_by is None else ended_by
     if backend == "peer":
-        return differs(text, peer, peer_breaks(), False)
-    return differs(text, lambda fn: compiled(fn, backend), pycompiler, backend == "native")
+        return differs(text, peer, peer_breaks(), False, ended_by)
+    return differs(text, lambda fn: compiled(fn, backend), pycompiler, backend == "native", ended_by)
 
 
-def differs(text: str, compiles: Compile, breaks: Any, near: bool) -> str | None:
+def differs(text: str, compiles: Compile, breaks: Any, near: bool, ended_by: set[str]) -> str | None:
     """The first difference under a way of compiling; `near`: kernels round, and kernel writes do not count tensor
     versions."""
     linecache.cache[NAME] = (len(text), None, text.splitlines(True), NAME)
@@ -149,7 +151,10 @@ def differs(text: str, compiles: Compile, breaks: Any, near: bool) -> str | None
     try:
         wanted = calls(text, lambda fn: fn, pycompiler, not near)
         what = _difference(wanted, calls(text, compiles, breaks, not near), near)
-        return what if what is None or _is_settled(text, wanted, near) else None
+        if what is not None and not _is_settled(text, wanted, near):
+            ended_by.add(UNSETTLED)
+            return None
+        return what
     finally:
         torch.set_grad_enabled(True)
         if collecting:
