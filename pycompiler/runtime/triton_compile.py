@@ -116,7 +116,7 @@ def _with_other_warps(make: Callable[[dict[str, int]], Any], chosen: Mapping[str
     return None
 
 
-class _MendHook:
+class _PatchHook:
     """A context in which `mended` is applied to Triton's output; one thread at a time, since Triton has one place for
     a hook."""
 
@@ -168,7 +168,7 @@ class _MendHook:
         return None
 
 
-_HOOK = _MendHook()
+_HOOK = _PatchHook()
 os.register_at_fork(after_in_child=_HOOK.after_fork)
 _CONSTANT = re.compile(r"0f([0-9A-Fa-f]{8})")
 _SELECTION = re.compile(r"selp\.f32(?P<result>\s+%\w+), (?P<values>[^;]*\b0f80000000\b[^;]*);")
