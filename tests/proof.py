@@ -48,16 +48,16 @@ class Compared:
     """The calls of one function through the shared helper."""
 
     fn: Callable[..., Any]
-    why: str | None  # the reason why no call hits
+    why: str | None  # the reason why no call hits, or why nothing is captured
     frames: int = 0
     hits: int = 0
 
     def missing(self) -> str | None:
+        if self.why is not None:
+            return f"a call of {self.fn} hit an entry, in spite of `hits={self.why!r}`" if self.hits else None
         if not self.frames and not self.hits:
-            return f"no frame of {self.fn} was captured"
-        if self.why is None:
-            return None if self.hits else f"no call of {self.fn} hit an entry: pass `hits=reason` if none can"
-        return f"a call of {self.fn} hit an entry, in spite of `hits={self.why!r}`" if self.hits else None
+            return f"no frame of {self.fn} was captured: pass `hits=reason` if none can be"
+        return None if self.hits else f"no call of {self.fn} hit an entry: pass `hits=reason` if none can"
 
 
 @dataclass

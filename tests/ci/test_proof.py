@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,13 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
         found[name] = {row["test"].partition("::")[2].removeprefix("test_"): row["outcome"] for row in rows}
     assert list(proof.table([folder / "stub"]))[-1] == "| **all** | 12 | 9 | 1 | 75.0% |"
     return found
+
+
+def test_the_page_names_the_folders_that_need_a_proof() -> None:
+    page = (ROOT / "docs" / "design" / "testing.md").read_text()
+    (folders,) = re.findall(r"--proof-report stub\.jsonl tests/\{(.*?)\}", page)
+    assert set(folders.split(",")) == proof.END_TO_END
+    assert all((ROOT / "tests" / name).is_dir() for name in proof.END_TO_END)
 
 
 def test_what_captures_nothing_fails(outcomes: dict[str, dict[str, str]]) -> None:

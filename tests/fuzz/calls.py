@@ -363,9 +363,9 @@ def difference(
     return None
 
 
-def differences(seed: int, count: int, backend: str = "eager") -> Iterator[str]:
-    """The calls that differ from eager; at last a line if too many calls are unsettled."""
-    functions, unsettled = handled(), Counter[str]()
+def differences(seed: int, count: int, backend: str = "eager", unsettled: Counter[str] | None = None) -> Iterator[str]:
+    """The calls that differ from eager; at last a line if too many calls are unsettled. `unsettled` counts these."""
+    functions, unsettled = handled(), Counter[str]() if unsettled is None else unsettled
     for number in range(seed, seed + count):
         ended_by = set[str]()
         if (found := difference(*call_of(number, functions), backend, ended_by)) is not None:
@@ -383,11 +383,11 @@ def main() -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    failures = 0
-    for text in differences(asked.seed, asked.count, asked.backend):
+    failures, unsettled = 0, Counter[str]()
+    for text in differences(asked.seed, asked.count, asked.backend, unsettled):
         failures += 1
         print(text, flush=True)
-    print(f"{asked.count} calls, {failures} differences")
+    print(f"{asked.count} calls, {failures} differences, {unsettled.total()} unsettled")
     return 1 if failures else 0
 
 

@@ -383,7 +383,7 @@ def assert_same_calls(
 ) -> None:
     """Call both `calls` times on arguments from `make`, and raise `Differs` unless each pair of calls leaves the same behind.
 
-    A test must capture `compiled`, and one of its calls must hit an entry. `hits`: the reason why none does.
+    A test must capture `compiled`, and one of its calls must hit an entry. `hits`: the reason why none does, or why nothing is captured.
     `options`: of `Comparer`.  Modules among the arguments are compared by their parameters, buffers and gradients.
     """
     with proof.comparing(compiled, hits):
