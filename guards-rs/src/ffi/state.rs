@@ -207,7 +207,8 @@ impl StateSymbols {
         if thread.keys == 0 {
             thread = self.find_thread();
         }
-        // SAFETY: getters of thread-local or static state without preconditions; mangled names fix the signatures.
+        // SAFETY: getters of thread-local or static state without preconditions.  A mangled name fixes the parameters,
+        // but no return type; the known versions (`torch::symbol`) declare these.
         unsafe {
             let own = [
                 (self.grad_mode)(),
