@@ -80,11 +80,13 @@ impl CodeCache {
 
     /// Number of entries.  Ended entries (`Entry.end`) do not count, here and in positions.
     pub fn len(&self) -> usize {
-        self.entries.borrow().iter().filter(|e| e.is_live()).count()
+        let py = self.code.py();
+        self.entries.borrow().iter().filter(|e| e.is_live(py)).count()
     }
 
     pub fn snapshot(&self) -> Vec<EntryRef> {
-        self.entries.borrow().iter().filter(|e| e.is_live()).cloned().collect()
+        let py = self.code.py();
+        self.entries.borrow().iter().filter(|e| e.is_live(py)).cloned().collect()
     }
 
     /// For the garbage collector.  Skips the entries while the list is being changed.
@@ -106,7 +108,8 @@ impl CodeCache {
     /// Returns the ended entries, which the caller drops outside of any borrow.
     #[must_use]
     pub fn push_front(&self, entry: EntryRef) -> SmallVec<[EntryRef; 2]> {
-        put_first(&mut self.entries.borrow_mut(), entry, |e| e.is_live())
+        let py = self.code.py();
+        put_first(&mut self.entries.borrow_mut(), entry, |e| e.is_live(py))
     }
 
     fn get(&self, i: usize) -> Option<EntryRef> {
@@ -143,7 +146,7 @@ impl CodeCache {
         let mut position = 0;
         for i in 0.. {
             let Some(entry) = self.get(i) else { break };
-            let Some(contents) = entry.contents() else { continue };
+            let Some(contents) = entry.contents(self.code.py()) else { continue };
             counters.guard_checks.add();
             match check(position, &contents, walk) {
                 Ok(()) => {

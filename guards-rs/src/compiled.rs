@@ -16,6 +16,7 @@ use crate::hook_state;
 use crate::registered_object;
 use crate::signature::{Locals, Mismatch};
 use crate::watch::{self, CallObserver};
+use pyo3::Python;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -217,7 +218,7 @@ impl Inner {
     /// Looks up an entry and runs it, or handles the miss.
     #[inline]
     fn dispatch(&self, frame: &Frame<'_>, locals: &mut Locals) -> Res<Outcome> {
-        if let Some(eye) = watch::eye() {
+        if let Some(eye) = watch::eye(frame.this.py()) {
             return self.dispatch_seen(&eye, frame, locals);
         }
         let (mut walk, mut reasons) = (GuardWalk::default(), Reasons::new());
@@ -255,7 +256,7 @@ impl Inner {
     fn miss(&self, frame: &Frame<'_>, locals: &mut Locals, walk: &mut GuardWalk, mut reasons: Reasons) -> Res<Outcome> {
         self.counters.misses.add();
         locals.hold_all();
-        if runs_eagerly()? {
+        if runs_eagerly(frame.this.py())? {
             return Ok(Outcome::Eager);
         }
         match self.mode.get() {
@@ -307,7 +308,7 @@ impl Inner {
                 result.repr()
             ))
         })?;
-        if entry.contents().is_none() {
+        if entry.contents(frame.this.py()).is_none() {
             return Ok(None); // the entry has ended: this call runs eagerly, and the next one compiles again
         }
         let signature = &frame.cache.signature;
@@ -324,12 +325,12 @@ impl Inner {
     /// wrong.
     fn run_fresh(&self, entry: &Entry, frame: &Frame<'_>, locals: &mut Locals, walk: &mut GuardWalk) -> Res<Outcome> {
         walk.reset();
-        let Some(contents) = entry.contents() else { return Ok(Outcome::Eager) };
+        let Some(contents) = entry.contents(frame.this.py()) else { return Ok(Outcome::Eager) };
         if contents.check(&locals.slots, frame.globals, walk).is_err() {
             self.counters.fresh_failures.add();
             return Ok(Outcome::Eager);
         }
-        if let Some(eye) = watch::eye() {
+        if let Some(eye) = watch::eye(frame.this.py()) {
             let costs = || contents.profile(&locals.slots, frame.globals);
             eye.tell_entry(frame.this, 0, contents.guards(), costs)?;
         }
@@ -357,7 +358,7 @@ impl Inner {
             Ok(value) => Ok(Outcome::Value(value)),
             Err(Raised) => {
                 let lands = contents.ask_failed();
-                if registered_object::UNFIT.known().is_some_and(|class| caught(class.get())) {
+                if registered_object::UNFIT.known(frame.this.py()).is_some_and(|class| caught(class.get())) {
                     return Ok(Outcome::Eager);
                 }
                 if !lands && is_error() {
@@ -387,7 +388,7 @@ impl Inner {
         }
         self.counters.limit_hits.add();
         if !frame.cache.limit_reported.replace(true) {
-            if let Some(callback) = registered_object::ON_LIMIT.known() {
+            if let Some(callback) = registered_object::ON_LIMIT.known(frame.this.py()) {
                 callback.call(&[frame.this, *reasons_list(reasons)?], None)?;
             }
         }
@@ -395,7 +396,7 @@ impl Inner {
     }
 
     fn refuse(&self, frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Raised {
-        let Some(class) = registered_object::RECOMPILE_ERROR.known() else { return Raised };
+        let Some(class) = registered_object::RECOMPILE_ERROR.known(frame.this.py()) else { return Raised };
         let text = match explain(frame, locals, reasons) {
             Ok(rows) => {
                 rows.into_iter().map(|(entry, _, text)| format!("\n  entry {entry}: {text}")).collect::<String>()
@@ -408,8 +409,8 @@ impl Inner {
 }
 
 /// Whether an active state has to see, or changes, every single operator (`ir.guards.foreign_state`).
-fn runs_eagerly() -> Res<bool> {
-    hook_state::paused(|| Ok(!registered_object::FOREIGN_STATE.get()?.call(&[], None)?.is_none()))
+fn runs_eagerly(py: Python<'_>) -> Res<bool> {
+    hook_state::paused(|| Ok(!registered_object::FOREIGN_STATE.get(py)?.call(&[], None)?.is_none()))
 }
 
 fn reasons_list(reasons: &Reasons) -> Res<Owned> {
@@ -421,13 +422,14 @@ fn reasons_list(reasons: &Reasons) -> Res<Owned> {
 
 /// A string for each reason, by `ir.guards.explain`.
 pub fn explain(frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Res<Vec<(usize, u32, String)>> {
-    let render = registered_object::EXPLAIN.get()?;
-    let scope =
-        registered_object::SCOPE.get()?.call(&[*frame.cache.signature.locals_dict(locals)?, frame.globals], None)?;
+    let render = registered_object::EXPLAIN.get(frame.this.py())?;
+    let scope = registered_object::SCOPE
+        .get(frame.this.py())?
+        .call(&[*frame.cache.signature.locals_dict(locals)?, frame.globals], None)?;
     let entries = frame.cache.snapshot();
     let mut rows = Vec::new();
     for (entry, guard) in reasons {
-        let Some(contents) = entries.get(*entry).and_then(|e| e.contents()) else { continue };
+        let Some(contents) = entries.get(*entry).and_then(|e| e.contents(frame.this.py())) else { continue };
         let guards = contents.guards();
         let text = if (*guard as usize) < guards.tuple_len() {
             render.call(&[guards.tuple_item(*guard as usize), *scope], None)?.as_str()?.to_owned()

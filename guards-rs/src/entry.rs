@@ -7,7 +7,7 @@ use crate::backend_call::{holds_arguments, learn_calls, outputs_of, wrong_output
 use crate::ffi::object::{pending, runtime_error, type_error, value_error, Handle, References};
 use crate::ffi::plan_call::ignores;
 use crate::ffi::sync::GilCell;
-use crate::ffi::{stack, visit_obj, Obj, Owned, Raised, Res};
+use crate::ffi::{collector, stack, visit_obj, Obj, Owned, Raised, Res};
 use crate::guard::profile::Profile;
 use crate::guard::tree::Tree;
 use crate::guard::GuardWalk;
@@ -146,55 +146,55 @@ impl Entry {
 
     #[getter]
     fn guards(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.guards.clone().into_py(py))
+        Ok(self.live(py)?.guards.clone().into_py(py))
     }
     #[getter]
     fn target(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.target.clone().into_py(py))
+        Ok(self.live(py)?.target.clone().into_py(py))
     }
     #[getter]
     fn inputs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.inputs.clone().into_py(py))
+        Ok(self.live(py)?.inputs.clone().into_py(py))
     }
     #[getter]
     fn outputs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.outputs.clone().into_py(py))
+        Ok(self.live(py)?.outputs.clone().into_py(py))
     }
     #[getter]
     fn kind(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(Owned::str(self.live()?.kind_name())?.into_py(py))
+        Ok(Owned::str(self.live(py)?.kind_name())?.into_py(py))
     }
     #[getter]
-    fn frame_hook(&self) -> PyResult<bool> {
-        Ok(self.live()?.frame_hook.is_some())
+    fn frame_hook(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.live(py)?.frame_hook.is_some())
     }
     /// Number of calls that this entry answered.
     #[getter]
     fn hits(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(Owned::int(self.live()?.hits.get() as i64)?.into_py(py))
+        Ok(Owned::int(self.live(py)?.hits.get() as i64)?.into_py(py))
     }
 
     /// Gives this entry the contents of `other` from the next call on; the hit count continues.  Used when a first,
     /// eager entry gets compiled.  Running calls keep the old contents.
     #[pyo3(name = "become")]
-    fn become_other(&self, other: &Entry) -> PyResult<()> {
-        let (old, new) = (self.live()?, other.live()?);
+    fn become_other(&self, py: Python<'_>, other: &Entry) -> PyResult<()> {
+        let (old, new) = (self.live(py)?, other.live(py)?);
         if let Some(bound) = old.bound.get() {
             let freevars = Owned::tuple_from(bound.names[bound.n_params..].to_vec())?;
             new.bind(&bound.names, freevars.get(), bound.n_params)?;
         }
         new.hits.set(old.hits.get());
-        drop(self.contents.replace(Some(new)));
+        drop(self.contents.replace(py, Some(new)));
         Ok(())
     }
 
     /// Ends the entry: no later call finds it, and no limit counts it.
-    fn end(&self) {
-        drop(self.contents.replace(None));
+    fn end(&self, py: Python<'_>) {
+        drop(self.contents.replace(py, None));
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let contents = self.live()?;
+        let contents = self.live(py)?;
         let (kind, guards, hits) = (contents.kind_name(), contents.guards.tuple_len(), contents.hits.get());
         Ok(Owned::str(&format!("<Entry kind={kind} guards={guards} hits={hits}>"))?.into_py(py))
     }
@@ -206,38 +206,39 @@ impl Entry {
             Some(c) if Rc::strong_count(c) == 1 => c.traverse(&visit),
             _ => Ok(()),
         };
-        self.contents.try_read(ours).unwrap_or(Ok(()))
+        self.contents.try_read(collector(&visit), ours).unwrap_or(Ok(()))
     }
 
-    fn __clear__(&self) {
-        drop(self.contents.replace(None));
+    fn __clear__(&self, py: Python<'_>) {
+        drop(self.contents.replace(py, None));
     }
 }
 
 type PyBound<'py> = pyo3::Bound<'py, PyAny>;
 
 impl Entry {
-    pub fn is_live(&self) -> bool {
-        self.contents.read(|c| c.is_some())
+    pub fn is_live(&self, py: Python<'_>) -> bool {
+        self.contents.read(py, |c| c.is_some())
     }
 
     /// The contents.  The result keeps them alive, whatever happens to the entry meanwhile.
     #[inline]
-    pub fn contents(&self) -> Option<Rc<Contents>> {
-        self.contents.read(|c| c.clone())
+    pub fn contents(&self, py: Python<'_>) -> Option<Rc<Contents>> {
+        self.contents.read(py, |c| c.clone())
     }
 
-    fn live(&self) -> Res<Rc<Contents>> {
-        self.contents().ok_or_else(|| runtime_error("this Entry was cleared by the garbage collector"))
+    fn live(&self, py: Python<'_>) -> Res<Rc<Contents>> {
+        self.contents(py).ok_or_else(|| runtime_error("this Entry was cleared by the garbage collector"))
     }
 
     /// Builds the tree for locals with these names.  Does nothing if it was built for the same names.
     pub fn bind(&self, names: &[Owned], freevars: Obj, n_params: usize) -> Res<()> {
+        let py = freevars.py();
         loop {
-            let contents = self.live()?;
+            let contents = self.live(py)?;
             contents.bind(names, freevars, n_params)?;
             // Binding runs Python code, so another thread may have replaced the contents meanwhile.
-            if Rc::ptr_eq(&contents, &self.live()?) {
+            if Rc::ptr_eq(&contents, &self.live(py)?) {
                 return Ok(());
             }
         }
@@ -267,7 +268,7 @@ impl Contents {
             for o in bound.keep.iter().chain(&bound.names) {
                 visit_obj(visit, o.get())?;
             }
-            bound.tree.visit(&mut |o| visit_obj(visit, o))?;
+            bound.tree.visit(collector(visit), &mut |o| visit_obj(visit, o))?;
         }
         let mut functions = vec![self.target.get()];
         let cached = self.with_closure.try_borrow();
@@ -392,8 +393,8 @@ impl Contents {
 
     fn run_function(&self, bound: &Bound, locals: &Locals, closure: Option<Obj>, lasting: bool) -> Res<Owned> {
         stack::check()?;
-        let source = self.frame_hook.as_ref().and_then(|h| h.source());
-        let _entered = source.map(hook::ContextScope::new).transpose()?;
+        let source = self.frame_hook.as_ref().and_then(|h| h.source(self.target.py()));
+        let _entered = source.map(|source| hook::ContextScope::new(self.target.py(), source)).transpose()?;
         let args: SmallVec<[Obj; 16]> = locals.slots.iter().flatten().copied().collect();
         let Some(closure) = closure.filter(|_| bound.takes_closure) else {
             return self.target.call(&args, None);

@@ -254,7 +254,7 @@ fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
     let frame = Frame { this, cache: &cache, globals, closure: None, lasting: true, tail: None };
     let mut reasons = Reasons::new();
     for (i, entry) in cache.snapshot().iter().enumerate() {
-        let Some(contents) = entry.contents() else { continue };
+        let Some(contents) = entry.contents(this.py()) else { continue };
         match contents.check(&locals.slots, frame.globals, &mut GuardWalk::default()) {
             Ok(()) => return Owned::list_from(vec![]),
             Err(guard) => reasons.push((i, guard)),

@@ -366,7 +366,7 @@ impl Plan {
         if is_odd {
             frame.materialise().map_err(|error| self.explain_binding(error))?;
         }
-        match eye() {
+        match eye(py) {
             None => {
                 frame.batch.gathers = self.batches;
                 self.run_steps(&mut frame, |_, _| ())?;
@@ -576,7 +576,7 @@ impl Plan {
         let tell = || -> Res<Owned> {
             let (step, place) = (Owned::int(step as i64)?, Owned::str(&format!("in the compiled {place}"))?);
             let (source, error) = (Obj::of(self.source.bind(py)), Obj::of(error.value(py)));
-            registered_object::STEP_FAILED.get()?.call(&[source, *step, *place, error], None)
+            registered_object::STEP_FAILED.get(py)?.call(&[source, *step, *place, error], None)
         };
         tell().map_or_else(|_| clear_error(), drop);
         error

@@ -13,6 +13,7 @@ use crate::ffi::torch::{
 };
 use crate::ffi::{Obj, Owned, Raised, Res};
 use crate::registered_object;
+use pyo3::Python;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
@@ -47,42 +48,42 @@ static TORCH: GilCell<Option<Torch>> = GilCell::new(None);
 static DTYPES: GilCell<Option<HashMap<usize, i32>>> = GilCell::new(None);
 
 /// The probe's result.  The first call imports torch.
-pub fn torch() -> Res<Torch> {
-    if let Some(known) = TORCH.read(|t| *t) {
+pub fn torch(py: Python<'_>) -> Res<Torch> {
+    if let Some(known) = TORCH.read(py, |t| *t) {
         return Ok(known);
     }
-    let found = probe()?;
-    TORCH.with(|t| *t = Some(found));
+    let found = probe(py)?;
+    TORCH.with(py, |t| *t = Some(found));
     Ok(found)
 }
 
 /// Initialises torch's C ABI for plans, which use the offsets of the probe.
-pub fn ready(py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
+pub fn ready(py: Python<'_>) -> pyo3::PyResult<()> {
     aten::initialise(py, || {
-        let torch = torch()?;
+        let torch = torch(py)?;
         let keys = torch.layout.map(|layout| aten::Keys { offset: layout.keys, dense: torch.dense_keys });
         Ok((torch.handle, keys, torch.known))
     })
 }
 
 /// Caps the level, for tests of the slower levels.  Guards built later use it.  Returns the level in force.
-pub fn force(level: Level) -> Res<Level> {
-    TORCH.with(|t| *t = None);
-    let mut found = torch()?;
+pub fn force(py: Python<'_>, level: Level) -> Res<Level> {
+    TORCH.with(py, |t| *t = None);
+    let mut found = torch(py)?;
     found.level = found.level.min(level);
     if level != Level::Offsets {
         found.state = (level == Level::CAbi).then(|| StateSymbols::find(false)).flatten();
     }
-    TORCH.with(|t| *t = Some(found));
+    TORCH.with(py, |t| *t = Some(found));
     Ok(found.level)
 }
 
 /// The code of a `torch.dtype` on torch's C++ side.  None for a dtype without tensors.
 pub fn dtype_code(dtype: Obj) -> Res<Option<i32>> {
-    if let Some(code) = DTYPES.read(|d| d.as_ref().and_then(|m| m.get(&dtype.id()).copied())) {
+    if let Some(code) = DTYPES.read(dtype.py(), |d| d.as_ref().and_then(|m| m.get(&dtype.id()).copied())) {
         return Ok(Some(code));
     }
-    let torch = torch()?;
+    let torch = torch(dtype.py())?;
     let (Some(offset), Some(abi)) = (torch.handle, torch.abi) else { return Ok(None) };
     let names = Owned::tuple(&[*Owned::interned("dtype")?])?;
     let made = import(c"torch")?.attr(c"empty")?.call(&[*Owned::int(0)?, dtype], Some(*names));
@@ -93,14 +94,14 @@ pub fn dtype_code(dtype: Obj) -> Res<Option<i32>> {
     let code = abi.dtype(tensor.id() + offset);
     if let Some(code) = code {
         // dtypes are immortal singletons, so their addresses are valid keys.
-        DTYPES.with(|d| d.get_or_insert_with(HashMap::new).insert(dtype.id(), code));
+        DTYPES.with(dtype.py(), |d| d.get_or_insert_with(HashMap::new).insert(dtype.id(), code));
     }
     Ok(code)
 }
 
 /// How a tensor stores its values.  0: as they are; 1: negated or conjugated; 2: it is no dense tensor with memory.
 pub fn kind_of(t: Obj) -> Res<u8> {
-    let torch = torch()?;
+    let torch = torch(t.py())?;
     let keys = match torch.layout {
         Some(layout) if torch.level == Level::Offsets => RawTensor::of(t, layout).keys(),
         _ => {
@@ -226,8 +227,8 @@ fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     Ok(Some(Autograd { pointer, flag }))
 }
 
-fn probe() -> Res<Torch> {
-    if let (Some(text), Some(warn)) = (learn_version()?, registered_object::WARN.known()) {
+fn probe(py: Python<'_>) -> Res<Torch> {
+    if let (Some(text), Some(warn)) = (learn_version()?, registered_object::WARN.known(py)) {
         warn.call(&[*Owned::str(&text)?], None)?;
     }
     let known = has_known_version();

@@ -29,9 +29,9 @@ pub struct CallObserver {
 
 /// None while no observer is active.
 #[inline]
-pub fn eye() -> Option<CallObserver> {
+pub fn eye(py: Python<'_>) -> Option<CallObserver> {
     if profiling::on() {
-        look()
+        look(py)
     } else {
         None
     }
@@ -39,9 +39,9 @@ pub fn eye() -> Option<CallObserver> {
 
 #[cold]
 #[inline(never)]
-fn look() -> Option<CallObserver> {
-    let watcher = WATCHER.read(|w| w.clone());
-    let begin = RANGES.read(|ranges| {
+fn look(py: Python<'_>) -> Option<CallObserver> {
+    let watcher = WATCHER.read(py, |w| w.clone());
+    let begin = RANGES.read(py, |ranges| {
         let ranges = ranges.as_ref()?;
         let on = ranges.variables.dict_find(*ranges.name, 0).ok().flatten()?;
         (on == *Owned::bool(true)).then(|| (ranges.begin.clone(), ranges.prefix.clone()))
@@ -134,7 +134,7 @@ pub fn show_ranges(
     }
     let (name, begin) = (Owned::interned(name)?, Obj::of(begin).own());
     let ranges = Ranges { variables: Obj::of(variables), name, begin, prefix };
-    drop(RANGES.replace(Some(ranges)));
+    drop(RANGES.replace(variables.py(), Some(ranges)));
     profiling::stir(); // the next call looks for observers
     Ok(true)
 }
@@ -142,7 +142,7 @@ pub fn show_ranges(
 /// `set_watcher(callback)`: reports the cost of every call, in every thread (`CallObserver::tell_entry`, `tell_plan`).  None
 /// ends it.
 #[pyfunction]
-pub fn set_watcher(callback: Option<&Bound<'_, PyAny>>) {
-    drop(WATCHER.replace(callback.map(|c| Obj::of(c).own())));
+pub fn set_watcher(py: Python<'_>, callback: Option<&Bound<'_, PyAny>>) {
+    drop(WATCHER.replace(py, callback.map(|c| Obj::of(c).own())));
     profiling::stir();
 }

@@ -5,7 +5,7 @@ use crate::ffi::aten::{Object, UnwrappedTensor};
 use crate::ffi::object::{runtime_error, value_error};
 use crate::ffi::plan_call::{run_plan_taking, Outputs};
 use crate::ffi::sync::GilCell;
-use crate::ffi::{visit_obj, Obj, Owned, Res};
+use crate::ffi::{collector, visit_obj, Obj, Owned, Res};
 use crate::plan::size::{Dims, Numbers, Symbols};
 use crate::plan::Plan;
 use crate::tensor_view::kind_of;
@@ -82,7 +82,7 @@ impl NodeGradients {
 
     #[getter]
     fn recipe(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.recipe.clone().into_py(py))
+        Ok(self.live(py)?.recipe.clone().into_py(py))
     }
 
     fn __call__(&self, ctx: &Bound<'_, PyAny>, tangents: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -90,8 +90,8 @@ impl NodeGradients {
         Ok(self.run(Obj::of(ctx), tangents)?.into_py(ctx.py()))
     }
 
-    fn __repr__(&self) -> PyResult<String> {
-        Ok(format!("<NodeGradients of {} tangents>", self.live()?.tangents.len()))
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<NodeGradients of {} tangents>", self.live(py)?.tangents.len()))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -99,21 +99,21 @@ impl NodeGradients {
             Some(gradients) if Rc::strong_count(gradients) == 1 => gradients.visit(&visit),
             _ => Ok(()), // a running backward holds the parts, too
         };
-        self.0.try_read(held).unwrap_or(Ok(()))
+        self.0.try_read(collector(&visit), held).unwrap_or(Ok(()))
     }
 
-    fn __clear__(&self) {
-        drop(self.0.replace(None));
+    fn __clear__(&self, py: Python<'_>) {
+        drop(self.0.replace(py, None));
     }
 }
 
 impl NodeGradients {
-    fn live(&self) -> Res<Rc<Gradients>> {
-        self.0.read(|gradients| gradients.clone()).ok_or_else(cleared)
+    fn live(&self, py: Python<'_>) -> Res<Rc<Gradients>> {
+        self.0.read(py, |gradients| gradients.clone()).ok_or_else(cleared)
     }
 
     pub fn run(&self, ctx: Obj, tangents: Tangents) -> Res<Owned> {
-        self.live()?.run(&ctx.own(), tangents)
+        self.live(ctx.py())?.run(&ctx.own(), tangents)
     }
 }
 

@@ -11,6 +11,7 @@ use super::object::{clear_error, Obj, Owned, Raised, Res};
 use super::sync::GilCell;
 use super::words::{dict_version, first_changed};
 use pyo3::ffi::*;
+use pyo3::Python;
 use std::mem::offset_of;
 
 /// How a dict reports a change.
@@ -30,29 +31,31 @@ struct Found {
 
 static FOUND: GilCell<Option<Found>> = GilCell::new(None);
 
-fn found() -> Found {
-    if let Some(found) = FOUND.read(|f| *f) {
+fn found(py: Python<'_>) -> Found {
+    if let Some(found) = FOUND.read(py, |f| *f) {
         return found;
     }
-    let best = [ChangeSign::Event, ChangeSign::Version].into_iter().find_map(probe);
+    let best = [ChangeSign::Event, ChangeSign::Version].into_iter().find_map(|sign| probe(py, sign));
     let found = best.unwrap_or(Found { sign: ChangeSign::Nothing, moves: false });
-    FOUND.replace(Some(found));
+    FOUND.replace(py, Some(found));
     found
 }
 
 /// The sign that works for dicts of this interpreter; probed once.
-pub fn sign() -> ChangeSign {
-    found().sign
+pub fn sign(py: Python<'_>) -> ChangeSign {
+    found(py).sign
 }
 
 /// For tests: selects another sign if it works here.  None selects the best one.  Only trees built later use it.
-pub fn force(sign: Option<ChangeSign>) -> ChangeSign {
-    match sign {
-        None => drop(FOUND.replace(None)),
-        Some(ChangeSign::Nothing) => drop(FOUND.replace(Some(Found { sign: ChangeSign::Nothing, moves: false }))),
-        Some(sign) => drop(FOUND.replace(probe(sign).or(Some(Found { sign: ChangeSign::Nothing, moves: false })))),
-    }
-    found().sign
+pub fn force(py: Python<'_>, sign: Option<ChangeSign>) -> ChangeSign {
+    let nothing = Some(Found { sign: ChangeSign::Nothing, moves: false });
+    let forced = match sign {
+        None => None,
+        Some(ChangeSign::Nothing) => nothing,
+        Some(sign) => probe(py, sign).or(nothing),
+    };
+    FOUND.replace(py, forced);
+    found(py).sign
 }
 
 extern "C" {
@@ -82,8 +85,8 @@ impl Drop for TracingPause {
 }
 
 /// How to use `sign` in this interpreter.  None if it misses changes.
-fn probe(sign: ChangeSign) -> Option<Found> {
-    if sign == ChangeSign::Event && !dict_events::available() {
+fn probe(py: Python<'_>, sign: ChangeSign) -> Option<Found> {
+    if sign == ChangeSign::Event && !dict_events::available(py) {
         return None;
     }
     let _untraced = TracingPause::new();
@@ -130,7 +133,7 @@ pub fn prepare(dict: Obj) -> bool {
     if !is_whole(dict) {
         return false;
     }
-    if !found().moves {
+    if !found(dict.py()).moves {
         return true;
     }
     move_values(dict).unwrap_or_else(|Raised| {

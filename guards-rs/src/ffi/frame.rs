@@ -9,6 +9,7 @@ use super::caught;
 use super::object::{import, Obj, Owned, Raised, Res};
 use super::stack;
 use pyo3::ffi::*;
+use pyo3::Python;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -153,7 +154,7 @@ pub trait Evaluator: 'static {
     fn active() -> bool;
     fn evaluate(frame: Frame) -> FrameAction;
     /// The evaluation function was removed for a while.  Installs it again if it is still needed.
-    fn taken_away();
+    fn taken_away(py: Python<'_>);
 }
 
 /// The evaluation function that was in place before ours, and our own.
@@ -235,7 +236,7 @@ unsafe extern "C" fn evaluate<E: Evaluator>(
 unsafe fn without_hook<E: Evaluator>(thread: *mut PyThreadState, frame: *mut RawFrame) -> *mut PyObject {
     uninstall();
     let result = default(thread, frame, 0);
-    caught::or_report((), E::taken_away);
+    caught::or_report((), || E::taken_away(super::sync::held()));
     result
 }
 

@@ -53,4 +53,4 @@ pub mod words;
 
 pub use access::{MayRunPython, Quiet};
 pub use dict_keys::NoCollector;
-pub use object::{visit_obj, Obj, Owned, Raised, Res};
+pub use object::{collector, visit_obj, Obj, Owned, Raised, Res};

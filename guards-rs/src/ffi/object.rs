@@ -1,10 +1,12 @@
 //! Borrowed and owned Python references, and the operations on them that guards and calls need.
 
+use super::sync::held;
 use pyo3::ffi::*;
 use pyo3::pyclass::boolean_struct::True;
 use pyo3::{Py, PyClass, PyTypeInfo, Python};
 use smallvec::SmallVec;
 use std::ffi::CStr;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
@@ -478,14 +480,21 @@ impl Obj {
         unsafe { PyType_HasFeature(Py_TYPE(self.ptr()), flag) != 0 }
     }
 
+    /// The token of the GIL, which is held while a borrowed reference exists (rule *gil*).
+    #[inline]
+    pub fn py(&self) -> Python<'_> {
+        // SAFETY: *gil*.
+        unsafe { held() }
+    }
+
     pub fn refcount(self) -> isize {
         // SAFETY: *live*.
         unsafe { Py_REFCNT(self.ptr()) as isize }
     }
 }
 
-/// A strong reference to an instance of a PyO3 class of the engine, cheap to dereference.
-pub struct Handle<T>(ManuallyDrop<Py<T>>);
+/// A strong reference to an instance of a PyO3 class of the engine, cheap to dereference.  As `Obj`, it is not `Send`.
+pub struct Handle<T>(ManuallyDrop<Py<T>>, PhantomData<Obj>);
 
 impl<T> Handle<T> {
     #[inline]
@@ -499,7 +508,7 @@ impl<T: PyTypeInfo> Handle<T> {
     pub fn downcast(o: Obj) -> Option<Handle<T>> {
         Python::attach(|py| {
             let bound = o.to_bound(py);
-            bound.cast::<T>().ok().map(|t| Handle(ManuallyDrop::new(t.clone().unbind())))
+            bound.cast::<T>().ok().map(|t| Handle(ManuallyDrop::new(t.clone().unbind()), PhantomData))
         })
     }
 }
@@ -510,7 +519,7 @@ impl<T> Clone for Handle<T> {
         // SAFETY: *gil*: a reference is added and handed to the new handle.
         unsafe {
             Py_INCREF(self.0.as_ptr());
-            Handle(ManuallyDrop::new(std::ptr::read(&*self.0)))
+            Handle(ManuallyDrop::new(std::ptr::read(&*self.0)), PhantomData)
         }
     }
 }
@@ -529,6 +538,12 @@ impl<T: PyClass<Frozen = True> + Sync> std::ops::Deref for Handle<T> {
     fn deref(&self) -> &T {
         self.0.get()
     }
+}
+
+/// The token of the GIL, which the garbage collector holds.  The visitor runs no Python code with it.
+pub fn collector<'a>(_: &'a pyo3::PyVisit<'_>) -> Python<'a> {
+    // SAFETY: *gil*: PyO3 passes a visitor to `__traverse__` only.
+    unsafe { held() }
 }
 
 /// Shows a reference of the visited object to the garbage collector.

@@ -34,8 +34,10 @@ impl Kind for DictKeys {
     const COST: u8 = 2;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let keys = cx.adopt(arg.own().to_tuple()?);
-        let (same_constant, keys_of) =
-            (cx.oracle(&registered_object::SAME_CONSTANT)?, cx.oracle(&registered_object::KEYS_OF)?);
+        let (same_constant, keys_of) = (
+            cx.oracle(arg.py(), &registered_object::SAME_CONSTANT)?,
+            cx.oracle(arg.py(), &registered_object::KEYS_OF)?,
+        );
         Ok(DictKeys { keys, len: keys.tuple_len(), same_constant, keys_of })
     }
 

@@ -62,7 +62,7 @@ impl Kind for Equals {
         let oracle = if is_native(constant) || is_native_list(constant) {
             None
         } else {
-            Some(cx.oracle(&registered_object::SAME_CONSTANT)?)
+            Some(cx.oracle(arg.py(), &registered_object::SAME_CONSTANT)?)
         };
         Ok(Equals { constant, oracle })
     }

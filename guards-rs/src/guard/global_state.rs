@@ -44,16 +44,16 @@ impl Kind for GlobalState {
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         Ok(GlobalState {
             expected: cx.keep(arg),
-            oracle: cx.oracle(&registered_object::GLOBAL_STATE)?,
-            symbols: torch()?.state.map(Box::new),
+            oracle: cx.oracle(arg.py(), &registered_object::GLOBAL_STATE)?,
+            symbols: torch(arg.py())?.state.map(Box::new),
             learned: GilCell::default(),
         })
     }
 
-    fn holds(&self, _: Obj) -> Quiet<bool> {
+    fn holds(&self, value: Obj) -> Quiet<bool> {
         let words = self.symbols.as_ref().ok_or(MayRunPython)?.read();
         if StateSymbols::are_complete(&words) {
-            match self.learned.read(|l| (l.right, l.wrong)) {
+            match self.learned.read(value.py(), |l| (l.right, l.wrong)) {
                 (Some(right), _) => return Ok(right == words),
                 (None, Some(wrong)) if wrong == words => return Ok(false),
                 _ => {}
@@ -62,12 +62,12 @@ impl Kind for GlobalState {
         Err(MayRunPython)
     }
 
-    fn ask(&self, _: &Owned) -> bool {
+    fn ask(&self, value: &Owned) -> bool {
         let Some(symbols) = &self.symbols else { return self.is_expected() };
         let words = symbols.read();
         let same = self.is_expected();
         if StateSymbols::are_complete(&words) && symbols.read() == words {
-            self.learned.with(|l| if same { l.right = Some(words) } else { l.wrong = Some(words) });
+            self.learned.with(value.py(), |l| if same { l.right = Some(words) } else { l.wrong = Some(words) });
         }
         same
     }

@@ -38,6 +38,7 @@ use crate::ffi::{Obj, Owned, Quiet, Res};
 use crate::registered_object::RegisteredObject;
 use fallback::Oracle;
 use fast::{Fast, PinnedAnswer, Pins};
+use pyo3::Python;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -95,8 +96,8 @@ impl Build {
     }
 
     /// A function of the Python evaluator, which the garbage collector visits too.
-    pub fn oracle(&mut self, row: &RegisteredObject) -> Res<Oracle> {
-        let function = row.get()?;
+    pub fn oracle(&mut self, py: Python<'_>, row: &RegisteredObject) -> Res<Oracle> {
+        let function = row.get(py)?;
         self.keep(function.get());
         Ok(Oracle(function))
     }

@@ -16,7 +16,8 @@ impl Kind for SetEquals {
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let elements = cx.adopt(arg.own().to_tuple()?);
         let texts = elements.tuple_items().all(|e| e.is_str_exact() || e.is_none());
-        let exact = if texts { None } else { Some((cx.oracle(&registered_object::SET_HOLDS)?, cx.keep(arg))) };
+        let exact =
+            if texts { None } else { Some((cx.oracle(arg.py(), &registered_object::SET_HOLDS)?, cx.keep(arg))) };
         Ok(SetEquals { elements, exact })
     }
     fn holds(&self, _: Obj) -> Quiet<bool> {

@@ -144,7 +144,7 @@ impl Relation for Sizes {
             .map(|decision| Decision::build(&decision.own(), &symbols, into))
             .collect::<Res<_>>()?;
         let (relations, floats) = (relations.into(), floats.into());
-        Ok(Sizes { reads, relations, limits, floats, decisions, torch: Box::new(torch()?) })
+        Ok(Sizes { reads, relations, limits, floats, decisions, torch: Box::new(torch(checks.py())?) })
     }
 
     fn holds(&self, values: &[Obj]) -> bool {

@@ -12,6 +12,7 @@ use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 use crate::hook_state::paused;
 use crate::registered_object::{self, RegisteredObject};
 use crate::tensor_view::{torch, Level};
+use pyo3::Python;
 use smallvec::SmallVec;
 
 /// An accessor: leads from one value to another.
@@ -106,7 +107,7 @@ pub struct Dim {
 
 impl Dim {
     fn build(method: &str, at: Obj, cx: &mut Build) -> Res<Dim> {
-        let known = torch()?;
+        let known = torch(at.py())?;
         let root = import(c"torch")?;
         let plain = [cx.adopt(root.attr(c"Tensor")?), cx.adopt(root.attr(c"nn")?.attr(c"Parameter")?)];
         let layout = known.layout.filter(|_| known.level == Level::Offsets);
@@ -261,8 +262,8 @@ impl Read {
                 let keys = or_none(value.to_tuple())?;
                 (*i < keys.tuple_len()).then(|| keys.tuple_item(*i).own())
             }
-            Read::AsTensor => ask_python(&registered_object::TENSOR_OF, &[value.get()]),
-            Read::Begun(what) => ask_python(&registered_object::BEGUN, &[value.get(), *what]),
+            Read::AsTensor => ask_python(value.py(), &registered_object::TENSOR_OF, &[value.get()]),
+            Read::Begun(what) => ask_python(value.py(), &registered_object::BEGUN, &[value.get(), *what]),
             Read::Type | Read::Cell | Read::Function(_) | Read::Referent | Read::DictValueAt(_) | Read::Computed(_) => {
                 None
             }
@@ -271,8 +272,8 @@ impl Read {
 }
 
 /// Calls a function of the package.  The frame hook is paused, since its frames are not the program's.
-fn ask_python(reader: &RegisteredObject, args: &[Obj]) -> Option<Owned> {
-    or_none(paused(|| reader.get()?.call(args, None)))
+fn ask_python(py: Python<'_>, reader: &RegisteredObject, args: &[Obj]) -> Option<Owned> {
+    or_none(paused(|| reader.get(py)?.call(args, None)))
 }
 
 /// None when memory is exhausted.

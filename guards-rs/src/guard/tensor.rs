@@ -69,7 +69,7 @@ impl Kind for Tensor {
     const COST: u8 = 3;
 
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
-        let torch = torch()?;
+        let torch = torch(arg.py())?;
         let spec = arg.own();
         cx.keep(arg);
         let keys = spec.attr(c"keys")?.as_u64()?;
@@ -109,7 +109,7 @@ impl Kind for Tensor {
             torch,
             level,
             spec: arg,
-            oracle: cx.oracle(&registered_object::TENSOR_HOLDS)?,
+            oracle: cx.oracle(arg.py(), &registered_object::TENSOR_HOLDS)?,
             requires_grad_name: cx.adopt(crate::ffi::Owned::interned("requires_grad")?),
         });
         Ok(Tensor { class, alike, device: spec.device_index.is_some(), spec })

@@ -15,6 +15,7 @@ use crate::ffi::dict_probe::{self, ChangeSign};
 use crate::ffi::object::value_error;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{Obj, Owned, Res};
+use pyo3::Python;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -315,7 +316,7 @@ impl Tree {
         }
         ops.extend(states.into_iter().map(|(check, index)| Op::Check { check, depth: 0, index }));
         ops.extend(body);
-        let fast = GilCell::new(State::new(ops.iter().any(reads_dict) && fast_guards_supported()));
+        let fast = GilCell::new(State::new(ops.iter().any(reads_dict) && fast_guards_supported(guards.py())));
         let program = Program { ops };
         Ok(Tree { program, fast, relations, max_depth, n_records: recorded.len(), inputs, keep: cx.keep })
     }
@@ -324,7 +325,8 @@ impl Tree {
     #[inline]
     pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
         self.make_room(walk);
-        let (current, record) = self.fast.read(|f| (f.current.clone(), f.wants_recording()));
+        let py = globals.py();
+        let (current, record) = self.fast.read(py, |f| (f.current.clone(), f.wants_recording()));
         if !FAST_GUARDS.load(Ordering::Relaxed) {
             return self.check_all(locals, globals, walk);
         }
@@ -338,7 +340,7 @@ impl Tree {
                 Verdict::Changed(owner) => {
                     walk.reset();
                     self.check_all(locals, globals, walk)?;
-                    let old = self.fast.with(|f| f.give_up(&fast, owner));
+                    let old = self.fast.with(py, |f| f.give_up(&fast, owner));
                     walk.retire(old);
                     Ok(())
                 }
@@ -374,12 +376,13 @@ impl Tree {
     /// Records before the check and compares after it, so that the recording matches the check.
     #[inline(never)]
     fn check_and_record(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
-        let volatile = self.fast.read(|f| f.volatile.clone());
+        let py = globals.py();
+        let volatile = self.fast.read(py, |f| f.volatile.clone());
         let fast = Fast::record(self, locals, globals, &volatile);
         self.check_all(locals, globals, walk)?;
         let fast = fast.map(Rc::new);
         if let Some(fast) = fast.as_ref().filter(|f| f.unchanged(locals, globals)) {
-            let old = self.fast.with(|f| f.store(fast.clone()));
+            let old = self.fast.with(py, |f| f.store(fast.clone()));
             walk.retire(old);
         }
         walk.retire(fast);
@@ -408,14 +411,14 @@ impl Tree {
     }
 
     /// Whether the tree has a recording for the fast path.
-    pub fn is_fast(&self) -> bool {
-        self.fast.read(|f| f.current.is_some())
+    pub fn is_fast(&self, py: Python<'_>) -> bool {
+        self.fast.read(py, |f| f.current.is_some())
     }
 
     /// Shows the objects that the tree holds to the garbage collector.
-    pub fn visit<E>(&self, f: &mut dyn FnMut(Obj) -> Result<(), E>) -> Result<(), E> {
+    pub fn visit<E>(&self, py: Python<'_>, f: &mut dyn FnMut(Obj) -> Result<(), E>) -> Result<(), E> {
         self.keep.iter().try_for_each(|o| f(o.get()))?;
-        let fast = self.fast.try_read(|s| s.current.clone()).flatten();
+        let fast = self.fast.try_read(py, |s| s.current.clone()).flatten();
         fast.map_or(Ok(()), |fast| fast.held.iter().try_for_each(|o| f(o.get())))
     }
 }
@@ -498,6 +501,6 @@ pub fn set_fast_guards(on: bool) {
 }
 
 /// Whether dicts of this interpreter report their changes; probed once.
-pub fn fast_guards_supported() -> bool {
-    dict_probe::sign() != ChangeSign::Nothing
+pub fn fast_guards_supported(py: Python<'_>) -> bool {
+    dict_probe::sign(py) != ChangeSign::Nothing
 }

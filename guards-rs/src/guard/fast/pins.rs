@@ -107,7 +107,7 @@ impl Pins<'_> {
     }
 
     fn watch(&mut self, dict: Obj, facet: Facet) -> bool {
-        match dict_probe::sign() {
+        match dict_probe::sign(dict.py()) {
             ChangeSign::Event => self.fast.news.watch(dict, owner(self.op, facet)),
             ChangeSign::Version => {
                 self.push(words::dict_version(dict), facet);
