@@ -5,6 +5,7 @@
 
 use crate::ffi::object::{clear_error, import, raise, runtime_error, Handle};
 use crate::ffi::plan_call::{run_plan, Outputs};
+use crate::ffi::shortage::noticed;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{collector, visit_obj, Obj, Owned, Raised, Res};
 use crate::hook_state::paused;
@@ -52,12 +53,14 @@ impl BackendCall {
 
     #[pyo3(signature = (*inputs))]
     fn __call__(&self, py: Python<'_>, inputs: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
-        let made = self.made(py)?;
-        let returned = paused(|| made.target.call_dict(Obj::of(inputs), None))?;
-        let given = match &made.expected {
-            Some(expected) => expected.check(returned)?,
-            None => returned,
-        };
+        let given = noticed(|| {
+            let made = self.made(py)?;
+            let returned = paused(|| made.target.call_dict(Obj::of(inputs), None))?;
+            match &made.expected {
+                Some(expected) => expected.check(returned),
+                None => Ok(returned),
+            }
+        })?;
         Ok(given.into_py(py))
     }
 

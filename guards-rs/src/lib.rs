@@ -118,6 +118,19 @@ fn force_dict_sign(py: Python<'_>, sign: Option<&str>) -> PyResult<&'static str>
     Ok(SIGNS.iter().find(|(_, sign)| *sign == got).map_or("", |(name, _)| name))
 }
 
+/// Makes the n-th allocation of the engine in this thread from now on find no memory, alone or with `all` later ones; for
+/// tests.
+#[pyfunction]
+fn fail_allocations(n: u64, all: bool) {
+    ffi::shortage::fail(n, all);
+}
+
+/// Ends `fail_allocations`.  Returns whether the allocation that was to fail came.
+#[pyfunction]
+fn restore_allocations() -> bool {
+    ffi::shortage::restore()
+}
+
 /// Number of dicts that call back when they change, for guards that rely on it.
 #[pyfunction]
 fn watched_dicts(py: Python<'_>) -> usize {
@@ -197,6 +210,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(set_fast_guards, m)?)?;
     m.add_function(wrap_pyfunction!(force_dict_sign, m)?)?;
     m.add_function(wrap_pyfunction!(watched_dicts, m)?)?;
+    m.add_function(wrap_pyfunction!(fail_allocations, m)?)?;
+    m.add_function(wrap_pyfunction!(restore_allocations, m)?)?;
     m.add_function(wrap_pyfunction!(force_tensor_level, m)?)?;
     m.add_function(wrap_pyfunction!(tensor_probe, m)?)?;
     m.add_function(wrap_pyfunction!(guard_kinds, m)?)?;

@@ -39,7 +39,7 @@ mod shared;
 mod shims;
 pub mod size;
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use smallvec::{smallvec, SmallVec};
@@ -338,7 +338,8 @@ impl Plan {
         };
         let mut room = (Numbers::new(), Numbers::new());
         let (rooms, bytes) = self.room_starts(&env, &mut room).map_err(|Failure(text)| self.unfit(&text))?;
-        let scratch = if bytes > 0 { Some(Scratch::take(bytes)?) } else { None };
+        let no_memory = |Failure(text)| PyMemoryError::new_err(text);
+        let scratch = (bytes > 0).then(|| Scratch::take(bytes)).transpose().map_err(no_memory)?;
         let mut on_devices: SmallVec<[Tensor; 1]> = SmallVec::new();
         let mut blocks: SmallVec<[usize; 2]> = smallvec![scratch.as_ref().map_or(0, Scratch::address)];
         for block in &self.blocks[1..] {

@@ -3,6 +3,7 @@
 use super::gradients::{NodeGradients, Tangents};
 use super::{cleared, items, position};
 use crate::ffi::object::{runtime_error, type_error, Handle};
+use crate::ffi::shortage::noticed;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{collector, visit_obj, Obj, Owned, Res};
 use crate::guard::plain_state::PlainState;
@@ -71,7 +72,7 @@ impl NodeBackward {
             };
             slf.get().run(Obj::of(slf.as_any()), ctx, tangents)
         };
-        Ok(called()?.into_py(slf.py()))
+        Ok(noticed(called)?.into_py(slf.py()))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

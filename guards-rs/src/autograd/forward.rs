@@ -3,6 +3,7 @@
 use super::{cleared, flag, items, names, optional, position, sequence_of, Place};
 use crate::ffi::object::type_error;
 use crate::ffi::plan_call::run_plan;
+use crate::ffi::shortage::noticed;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{collector, visit_obj, Obj, Owned, Res};
 use crate::plan::Plan;
@@ -60,7 +61,7 @@ impl NodeForward {
 
     #[pyo3(signature = (*args))]
     fn __call__(&self, py: Python<'_>, args: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
-        Ok(self.live(py)?.run(Obj::of(args))?.into_py(py))
+        Ok(noticed(|| self.live(py)?.run(Obj::of(args)))?.into_py(py))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

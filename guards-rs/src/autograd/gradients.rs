@@ -4,6 +4,7 @@ use super::{cleared, flag, items, names, optional, position, sequence_of};
 use crate::ffi::aten::{Object, UnwrappedTensor};
 use crate::ffi::object::{runtime_error, value_error};
 use crate::ffi::plan_call::{run_plan_taking, Outputs};
+use crate::ffi::shortage::noticed;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{collector, visit_obj, Obj, Owned, Res};
 use crate::plan::size::{Dims, Numbers, Symbols};
@@ -87,7 +88,7 @@ impl NodeGradients {
 
     fn __call__(&self, ctx: &Bound<'_, PyAny>, tangents: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let tangents = Obj::of(tangents).own().to_tuple()?.tuple_items().map(Obj::own).collect();
-        Ok(self.run(Obj::of(ctx), tangents)?.into_py(ctx.py()))
+        Ok(noticed(|| self.run(Obj::of(ctx), tangents))?.into_py(ctx.py()))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

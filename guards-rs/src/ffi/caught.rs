@@ -4,6 +4,7 @@
 //! Rust's own hook prints the message of the panic to stderr.
 
 use super::object::{no_memory, runtime_error, Owned, Raised, Res};
+use super::shortage::noticed;
 use pyo3::ffi::*;
 use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -31,10 +32,11 @@ fn raise(panic: &(dyn Any + Send)) {
     };
 }
 
-/// The same for a body that returns an object.  Null reports an exception.
+/// The same for a body that returns an object, which also raises a MemoryError if memory was short.  Null reports an
+/// exception.
 #[inline]
 pub fn object(body: impl FnOnce() -> Res<Owned>) -> *mut PyObject {
-    or_raise(null_mut(), || match body() {
+    or_raise(null_mut(), || match noticed(body) {
         Ok(value) => value.into_ptr(),
         Err(Raised) => null_mut(),
     })

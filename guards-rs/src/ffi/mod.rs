@@ -15,7 +15,7 @@
 //!
 //! Reading order:
 //! - `object.rs`, `access.rs`, `python.rs`: references, and operations on them;
-//! - `caught.rs`, `sync.rs`, `stack.rs`: panics, locks, the C stack;
+//! - `caught.rs`, `shortage.rs`, `sync.rs`, `stack.rs`: panics, memory that is short, locks, the C stack;
 //! - `callable.rs`, `tailcall.rs`, `frame.rs`: calls;
 //! - `words.rs`, `dict_events.rs`, `dict_probe.rs`, `dict_keys.rs`, `mro.rs`: proofs that objects are unchanged;
 //! - `torch.rs`, `tensor_words.rs`, `state.rs`, `profiling.rs`: torch, as guards and calls read it;
@@ -42,6 +42,7 @@ pub mod plan_call;
 pub mod product;
 pub mod profiling;
 mod python;
+pub mod shortage;
 pub mod stack;
 pub mod state;
 pub mod sync;
