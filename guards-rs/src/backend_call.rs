@@ -93,7 +93,7 @@ impl BackendCall {
 pub fn learn_calls(target: &Owned, call: Option<&Handle<BackendCall>>) -> Res<()> {
     match call {
         None => target.learn_calls(),
-        Some(call) => call.made(target.py())?.target.learn_calls(),
+        Some(call) => call.made(target.get().py())?.target.learn_calls(),
     }
 }
 
@@ -102,7 +102,7 @@ pub fn learn_calls(target: &Owned, call: Option<&Handle<BackendCall>>) -> Res<()
 pub fn holds_arguments(target: &Owned, call: Option<&Handle<BackendCall>>) -> bool {
     match call {
         None => target.holds_arguments(),
-        Some(call) => call.made(target.py()).is_ok_and(|made| made.target.holds_arguments()),
+        Some(call) => call.made(target.get().py()).is_ok_and(|made| made.target.holds_arguments()),
     }
 }
 
@@ -121,7 +121,7 @@ pub fn outputs_of(
     let returned = match call {
         None => paused(|| target.call(inputs, None))?,
         Some(call) => {
-            let made = call.made(target.py())?;
+            let made = call.made(target.get().py())?;
             let returned = paused(|| made.target.call(inputs, None))?;
             match &made.expected {
                 Some(expected) => expected.check(returned)?,
@@ -130,23 +130,23 @@ pub fn outputs_of(
         }
     };
     let outputs = match () {
-        () if returned.is_tuple() => returned,
-        () if returned.is_list() => returned.to_tuple()?,
+        () if returned.get().is_tuple() => returned,
+        () if returned.get().is_list() => returned.to_tuple()?,
         () if returned.attr(c"dtype").is_ok() => Owned::tuple(&[returned.get()])?, // one tensor, not its rows
         () => {
             clear_error();
             return Err(wrong_outputs(target, &returned.repr(), n_outputs));
         }
     };
-    Ok(outputs.tuple_items().map(Obj::own).collect())
+    Ok(outputs.get().tuple_items().map(Obj::own).collect())
 }
 
 impl Expected {
     /// The outputs as a tuple.  There must be as many as the graph has, and none may be None.
     fn check(&self, returned: Owned) -> Res<Owned> {
         let outputs = match () {
-            () if returned.is_tuple() => returned,
-            () if returned.is_list() => returned.to_tuple()?,
+            () if returned.get().is_tuple() => returned,
+            () if returned.get().is_list() => returned.to_tuple()?,
             () if returned.is_instance(self.tensor.get())? => Owned::tuple(&[returned.get()])?,
             () => {
                 return Err(self.refuse(&format!(
@@ -157,17 +157,17 @@ impl Expected {
             }
         };
         let absent: SmallVec<[usize; 4]> =
-            outputs.tuple_items().enumerate().filter_map(|(i, o)| o.is_none().then_some(i)).collect();
-        if outputs.tuple_len() == self.n_outputs && absent.is_empty() {
+            outputs.get().tuple_items().enumerate().filter_map(|(i, o)| o.is_none().then_some(i)).collect();
+        if outputs.get().tuple_len() == self.n_outputs && absent.is_empty() {
             return Ok(outputs);
         }
         let none = if absent.is_empty() { String::new() } else { format!(" (None at {absent:?})") };
-        Err(self.refuse(&format!("{} outputs{none}", outputs.tuple_len())))
+        Err(self.refuse(&format!("{} outputs{none}", outputs.get().tuple_len())))
     }
 
     #[cold]
     fn refuse(&self, seen: &str) -> Raised {
-        let (py, backend, want) = (self.backend.py(), self.backend.repr(), self.n_outputs);
+        let (py, backend, want) = (self.backend.get().py(), self.backend.repr(), self.n_outputs);
         raise_bad_outputs(
             py,
             &format!(
@@ -184,7 +184,7 @@ fn shortened(text: &str) -> String {
 }
 
 fn class_name(o: &Owned) -> String {
-    let name = o.class().own().attr(c"__name__").and_then(|name| Ok(name.as_str()?.to_owned()));
+    let name = o.get().class().own().attr(c"__name__").and_then(|name| Ok(name.get().as_str()?.to_owned()));
     name.unwrap_or_else(|Raised| {
         clear_error();
         String::new()
@@ -201,7 +201,7 @@ fn raise_bad_outputs(py: Python<'_>, text: &str) -> Raised {
 /// The error for outputs of `target` that are not the graph's outputs.
 #[cold]
 pub fn wrong_outputs(target: &Owned, seen: &str, want: usize) -> Raised {
-    let (py, target) = (target.py(), target.repr());
+    let (py, target) = (target.get().py(), target.repr());
     raise_bad_outputs(
         py,
         &format!("the compiled graph {target} returned {seen}; expected a tuple of the graph's {want} outputs"),

@@ -2,7 +2,7 @@
 
 use crate::ffi::object::type_error;
 use crate::ffi::sync::GilCell;
-use crate::ffi::{collector, visit_obj, Obj, Owned, Res};
+use crate::ffi::{collector, visit_obj, Obj, Owned, Res, Stored};
 use crate::guard::tree::Tree;
 use crate::guard::GuardWalk;
 use pyo3::prelude::*;
@@ -24,7 +24,7 @@ impl GuardTree {
     #[new]
     fn new(guards: &Bound<'_, PyAny>, param_names: &Bound<'_, PyAny>) -> PyResult<Self> {
         let guards = Obj::of(guards).own().to_tuple()?;
-        let names: Vec<Owned> = Obj::of(param_names).own().to_tuple()?.tuple_items().map(|n| n.own()).collect();
+        let names: Vec<Owned> = Obj::of(param_names).own().to_tuple()?.get().tuple_items().map(|n| n.own()).collect();
         let tree = Tree::build(guards.get(), &[], &names)?;
         Ok(GuardTree(GilCell::new(Some(Rc::new(Contents { tree, names, guards })))))
     }
@@ -34,11 +34,11 @@ impl GuardTree {
         let py = locals.py();
         let Some(contents) = self.0.read(py, |c| c.clone()) else { return Ok(py.None()) };
         let locals = Obj::of(locals).own();
-        if !locals.is_dict() {
+        if !locals.get().is_dict() {
             return Err(type_error("GuardTree.check(locals, globals): locals must be a dict").into());
         }
         let slots: Vec<Option<Owned>> = contents.names.iter().map(|name| locals.dict_get(name)).collect::<Res<_>>()?;
-        let borrowed: Vec<Option<Obj>> = slots.iter().map(|s| s.as_ref().map(|o| o.get())).collect();
+        let borrowed: Vec<Option<Stored>> = slots.iter().map(|s| s.as_ref().map(|o| o.get().store())).collect();
         match contents.tree.check(&borrowed, Obj::of(globals), &mut GuardWalk::default()) {
             Ok(()) => Ok(py.None()),
             Err(index) => Ok(Owned::int(i64::from(index))?.into_py(py)),

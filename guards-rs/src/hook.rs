@@ -46,7 +46,7 @@ thread_local! {
 }
 
 pub fn set_callback(py: Python<'_>, callback: Option<Owned>) -> Res<()> {
-    if callback.as_ref().is_some_and(|c| !c.is_callable()) {
+    if callback.as_ref().is_some_and(|c| !c.get().is_callable()) {
         return Err(type_error("set_frame_hook(callback): callback must be callable or None"));
     }
     let old = HOOK.with(py, |h| {
@@ -222,8 +222,8 @@ fn ask(frame: &Frame, generation: u64) -> Option<Owned> {
         // Paused until the end, because reports about a broken callback run Python code too.
         pause();
         match callback.call(&[code, frame.function()], None) {
-            Ok(c) if c.is_none() => {}
-            Ok(c) if callable::state::<Compiled>(&c.get()).is_some() => compiled = Some(c),
+            Ok(c) if c.get().is_none() => {}
+            Ok(c) if callable::state::<Compiled>(c.get()).is_some() => compiled = Some(c),
             Ok(c) => {
                 type_error(&format!(
                     "the frame hook's callback must return a CompiledFunction or None, not {}",

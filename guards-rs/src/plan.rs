@@ -577,7 +577,7 @@ impl Plan {
         let tell = || -> Res<Owned> {
             let (step, place) = (Owned::int(step as i64)?, Owned::str(&format!("in the compiled {place}"))?);
             let (source, error) = (Obj::of(self.source.bind(py)), Obj::of(error.value(py)));
-            registered_object::STEP_FAILED.get(py)?.call(&[source, *step, *place, error], None)
+            registered_object::STEP_FAILED.get(py)?.call(&[source, step.get(), place.get(), error], None)
         };
         tell().map_or_else(|_| clear_error(), drop);
         error

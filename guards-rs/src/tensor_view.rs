@@ -85,13 +85,13 @@ pub fn dtype_code(dtype: Obj) -> Res<Option<i32>> {
     }
     let torch = torch(dtype.py())?;
     let (Some(offset), Some(abi)) = (torch.handle, torch.abi) else { return Ok(None) };
-    let names = Owned::tuple(&[*Owned::interned("dtype")?])?;
-    let made = import(c"torch")?.attr(c"empty")?.call(&[*Owned::int(0)?, dtype], Some(*names));
+    let names = Owned::tuple(&[Owned::interned("dtype")?.get()])?;
+    let made = import(c"torch")?.attr(c"empty")?.call(&[Owned::int(0)?.get(), dtype], Some(names.get()));
     let Ok(tensor) = made else {
         clear_error();
         return Ok(None);
     };
-    let code = abi.dtype(tensor.id() + offset);
+    let code = abi.dtype(tensor.get().id() + offset);
     if let Some(code) = code {
         // dtypes are immortal singletons, so their addresses are valid keys.
         DTYPES.with(dtype.py(), |d| d.get_or_insert_with(HashMap::new).insert(dtype.id(), code));
@@ -136,17 +136,17 @@ const SAMPLES: &std::ffi::CStr = c"(lambda torch: [
 
 fn ints(seq: &Owned) -> Res<Vec<i64>> {
     let t = seq.to_tuple()?;
-    t.tuple_items().map(|i| i.own().as_i64()).collect()
+    t.get().tuple_items().map(|i| i.own().as_i64()).collect()
 }
 
 fn samples() -> Res<Vec<Sample>> {
     let made = pyo3::Python::attach(|py| py.eval(SAMPLES, None, None).map(|v| Owned::of_py(v.unbind())))?;
     let keys_of = import(c"torch")?.attr(c"_C")?.attr(c"_dispatch_keys")?;
     let mut out = Vec::new();
-    for t in made.to_tuple()?.tuple_items().map(Obj::own) {
+    for t in made.to_tuple()?.get().tuple_items().map(Obj::own) {
         out.push(Sample {
             imp: t.attr(c"_cdata")?.as_u64()? as usize,
-            keys: keys_of.call(&[*t], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
+            keys: keys_of.call(&[t.get()], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
             sizes: ints(&t.attr(c"shape")?)?,
             strides: ints(&t.attr(c"stride")?.call(&[], None)?)?,
             requires_grad: t.attr(c"requires_grad")?.is_true()?,
@@ -175,7 +175,7 @@ fn probe_layout(samples: &[Sample], handle: usize, abi: &CAbi) -> Option<Layout>
     let word_is = |at: usize, want: u64| word::<8>(at).is_some_and(|b| u64::from_ne_bytes(b) == want);
     let keys = unanimous(IMPL_BYTES, 8, samples, |s, o| word_is(s.imp + o, s.keys))?;
     let dtype = unanimous(IMPL_BYTES, 2, samples, |s, o| {
-        let want = abi.dtype(s.tensor.id() + handle);
+        let want = abi.dtype(s.tensor.get().id() + handle);
         word::<2>(s.imp + o).is_some_and(|b| Some(i32::from(u16::from_ne_bytes(b))) == want)
     })?;
     let sizes = unanimous(IMPL_BYTES - 88, 8, samples, |s, o| {
@@ -203,7 +203,7 @@ const METADATA_BYTES: usize = 200;
 fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     let made = pyo3::Python::attach(|py| py.eval(GRADS, None, None).map(|v| Owned::of_py(v.unbind())))?;
     let imps = |i: usize| -> Res<Vec<usize>> {
-        made.tuple_item(i).tuple_items().map(|t| Ok(t.own().attr(c"_cdata")?.as_u64()? as usize)).collect()
+        made.get().tuple_item(i).tuple_items().map(|t| Ok(t.own().attr(c"_cdata")?.as_u64()? as usize)).collect()
     };
     let (plain, with_grad) = (imps(0)?, imps(1)?);
     let pointer_at = |imp: usize, o: usize| word::<8>(imp + o).map_or(0, usize::from_ne_bytes);
@@ -215,7 +215,7 @@ fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     // Memory behind the metadata may change meanwhile.  So a byte counts as the flag only if it follows every change in
     // every tensor.
     let mut flags: Vec<usize> = (0..METADATA_BYTES).collect();
-    for (t, imp) in made.tuple_item(1).tuple_items().zip(with_grad) {
+    for (t, imp) in made.get().tuple_item(1).tuple_items().zip(with_grad) {
         let metadata = pointer_at(imp, pointer);
         for on in [true, false, true, false, true] {
             t.own().attr(c"requires_grad_")?.call(&[Owned::bool(on).get()], None)?;
@@ -229,12 +229,12 @@ fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
 
 fn probe(py: Python<'_>) -> Res<Torch> {
     if let (Some(text), Some(warn)) = (learn_version()?, registered_object::WARN.known(py)) {
-        warn.call(&[*Owned::str(&text)?], None)?;
+        warn.call(&[Owned::str(&text)?.get()], None)?;
     }
     let known = has_known_version();
     let samples = samples()?;
     let handle = unanimous(OBJECT_BYTES, 8, &samples, |s, o| {
-        o >= 16 && word::<8>(s.tensor.id() + o).is_some_and(|b| usize::from_ne_bytes(b) == s.imp)
+        o >= 16 && word::<8>(s.tensor.get().id() + o).is_some_and(|b| usize::from_ne_bytes(b) == s.imp)
     });
     let abi = CAbi::find();
     let mut layout = handle.zip(abi).and_then(|(h, abi)| probe_layout(&samples, h, &abi));
@@ -242,7 +242,9 @@ fn probe(py: Python<'_>) -> Res<Torch> {
         layout.autograd = probe_autograd(layout.keys)?;
     }
     let requires_grad = RequiresGrad::find().filter(|f| {
-        layout.is_some_and(|l| samples.iter().all(|s| RawTensor::of(*s.tensor, l).requires_grad(*f) == s.requires_grad))
+        layout.is_some_and(|l| {
+            samples.iter().all(|s| RawTensor::of(s.tensor.get(), l).requires_grad(*f) == s.requires_grad)
+        })
     });
     let level = match (handle, abi, layout, requires_grad) {
         _ if !known => Level::Slow,
@@ -290,7 +292,7 @@ fn bits_of(names: &[&CStr]) -> Result<u64, Raised> {
     let mut bits = 0;
     for name in names {
         match key.attr(name) {
-            Ok(k) => bits |= set.call(&[*k], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
+            Ok(k) => bits |= set.call(&[k.get()], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
             Err(Raised) => clear_error(),
         }
     }

@@ -116,7 +116,7 @@ impl NodeBackward {
         if backward.is_unusual.is_unusual(py)? {
             return backward.unusual.call(&[this, ctx, Owned::tuple_from(tangents.into_vec())?.get()], None);
         }
-        let is_missing = |k: &usize| tangents.get(*k).is_none_or(|tangent| tangent.is_none());
+        let is_missing = |k: &usize| tangents.get(*k).is_none_or(|tangent| tangent.get().is_none());
         let pattern: Pattern = backward.tangents.iter().map(is_missing).collect();
         if pattern[..] == [true] {
             return Owned::tuple_from(vec![Owned::none(); backward.n_inputs]);

@@ -132,8 +132,8 @@ impl Forward {
                 if self.states.is_some() {
                     ctx.set_attr(names()?.rng.get(), *rng)?;
                 }
-                let inputs: SmallVec<[Obj; 16]> = inputs.tuple_items().collect();
-                let outputs: SmallVec<[Obj; 8]> = outputs.tuple_items().collect();
+                let inputs: SmallVec<[Obj; 16]> = inputs.get().tuple_items().collect();
+                let outputs: SmallVec<[Obj; 8]> = outputs.get().tuple_items().collect();
                 self.save(&ctx, &inputs, &outputs)?;
                 if self.ends {
                     ctx.set_attr(names()?.ends.get(), *ends)?;

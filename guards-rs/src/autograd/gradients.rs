@@ -87,7 +87,7 @@ impl NodeGradients {
     }
 
     fn __call__(&self, ctx: &Bound<'_, PyAny>, tangents: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let tangents = Obj::of(tangents).own().to_tuple()?.tuple_items().map(Obj::own).collect();
+        let tangents = Obj::of(tangents).own().to_tuple()?.get().tuple_items().map(Obj::own).collect();
         Ok(noticed(|| self.run(Obj::of(ctx), tangents))?.into_py(ctx.py()))
     }
 
@@ -122,7 +122,7 @@ impl Gradients {
     fn parse(py: Python<'_>, recipe: Owned) -> Res<Gradients> {
         let mut known = Symbols::default();
         let symbols = items(&recipe, c"symbols", |pair| {
-            known.add(pair.get_index(0)?.as_str()?.to_owned(), false);
+            known.add(pair.get_index(0)?.get().as_str()?.to_owned(), false);
             position(pair.get_index(1)?)
         })?;
         let tangent = |row: Owned| -> Res<Tangent> {
@@ -134,11 +134,11 @@ impl Gradients {
             })
         };
         let gradient = |pair: Owned| -> Res<Gradient> {
-            if pair.is_none() {
+            if pair.get().is_none() {
                 return Ok(Gradient::Nothing);
             }
             let at = position(pair.get_index(1)?)?;
-            match pair.get_index(0)?.as_str()? {
+            match pair.get_index(0)?.get().as_str()? {
                 "result" => Ok(Gradient::Result(at)),
                 "tangent" => Ok(Gradient::Tangent(at)),
                 "saved" => Ok(Gradient::Saved(at)),
@@ -206,7 +206,7 @@ impl Gradients {
         drop(given); // the graph frees each tangent after its last use
                      // Compiled first: if this fails, the graph keeps its saved tensors.
         let call = self.graph.getattr(names.call.get())?;
-        let call = if call.is_none() { self.graph.getattr(names.compile.get())?.call(&[], None)? } else { call };
+        let call = if call.get().is_none() { self.graph.getattr(names.compile.get())?.call(&[], None)? } else { call };
         let saved = self.saved(ctx)?;
         for check in &*self.checks {
             // Errors about freed tensors come first.

@@ -146,11 +146,12 @@ pub fn prepare(dict: Obj) -> bool {
 fn move_values(dict: Obj) -> Res<bool> {
     if dict.dict_len() == 0 {
         let none = Owned::none();
-        dict.own().dict_set(*Owned::interned("__dict__")?, *none)?;
+        dict.own().dict_set(Owned::interned("__dict__")?.get(), none.get())?;
         dict.own().attr(c"popitem")?.call(&[], None)?;
     } else {
         let item = dict.own().attr(c"popitem")?.call(&[], None)?;
-        dict.own().dict_set(item.tuple_item(0), item.tuple_item(1))?; // there is room: `popitem` has just built the table
+        dict.own().dict_set(item.get().tuple_item(0), item.get().tuple_item(1))?;
+        // there is room: `popitem` has just built the table
     }
     Ok(!is_split(dict))
 }
@@ -211,15 +212,15 @@ def doomed():
 
 fn tells_of_every_change(found: Found) -> Res<bool> {
     let scope = Owned::dict()?;
-    pyo3::Python::attach(|py| py.run(PROBE, Some(&scope.to_bound(py).cast_into()?), None))?;
+    pyo3::Python::attach(|py| py.run(PROBE, Some(&scope.get().to_bound(py).cast_into()?), None))?;
     let get = |name: &str| -> Res<Owned> { scope.dict_get(&Owned::interned(name)?)?.ok_or(Raised) };
     let moves = Owned::bool(found.moves);
-    for pair in get("changes")?.call(&[*moves], None)?.to_tuple()?.tuple_items() {
+    for pair in get("changes")?.call(&[moves.get()], None)?.to_tuple()?.get().tuple_items() {
         let (dict, steps) = (pair.tuple_item(0), pair.tuple_item(1).own().to_tuple()?);
         if found.moves && is_split(dict) {
             return Ok(false);
         }
-        for step in steps.tuple_items() {
+        for step in steps.get().tuple_items() {
             let sign = DictWatch::new(found.sign, dict);
             step.own().call(&[], None)?;
             if !sign.changed() {
@@ -236,11 +237,11 @@ fn tells_of_every_change(found: Found) -> Res<bool> {
 /// Checks that two new dicts never share a version.
 fn has_versions_of_its_own() -> Res<bool> {
     let (a, b) = (Owned::dict()?, Owned::dict()?);
-    Ok(!dict_version(*a).had_value_of(dict_version(*b)))
+    Ok(!dict_version(a.get()).had_value_of(dict_version(b.get())))
 }
 
 fn tells_its_death(found: Found, doomed: &Owned) -> Res<bool> {
-    for holder in doomed.call(&[], None)?.to_tuple()?.tuple_items() {
+    for holder in doomed.call(&[], None)?.to_tuple()?.get().tuple_items() {
         let Some(object) = holder.list_item(0) else { return Ok(false) };
         let Some(dict) = (if object.is_dict() { Some(object) } else { object.instance_dict() }) else {
             return Ok(false);

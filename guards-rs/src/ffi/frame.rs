@@ -122,20 +122,20 @@ pub struct Frame(*mut RawFrame);
 
 impl Frame {
     #[inline]
-    pub fn code(self) -> Obj {
+    pub fn code(&self) -> Obj<'_> {
         // SAFETY: a frame that is evaluated holds its code.
         unsafe { Obj::borrow((*self.0).code.object()) }
     }
-    pub fn globals(self) -> Obj {
+    pub fn globals(&self) -> Obj<'_> {
         // SAFETY: as for code.
         unsafe { Obj::borrow((*self.0).globals) }
     }
-    pub fn function(self) -> Obj {
+    pub fn function(&self) -> Obj<'_> {
         // SAFETY: frames owned by a thread hold their function.
         unsafe { Obj::borrow((*self.0).function.object()) }
     }
     /// The i-th parameter.  `i` is below the number of parameters of the code.
-    pub fn parameter(self, i: usize) -> Option<Obj> {
+    pub fn parameter(&self, i: usize) -> Option<Obj<'_>> {
         // SAFETY: parameters are the first of the frame's local slots.
         unsafe { Obj::borrow_opt((*(*self.0).localsplus.as_ptr().add(i)).object()) }
     }
@@ -340,7 +340,7 @@ pub fn remembered(code: Obj, generation: u64, for_ever: u64) -> CachedAnswer {
     match answer {
         None => CachedAnswer::Unknown,
         Some((_, None)) => CachedAnswer::Nothing,
-        Some((_, Some(reference))) => match reference.weakref_target() {
+        Some((_, Some(reference))) => match reference.get().weakref_target() {
             Some(compiled) => CachedAnswer::Compiled(compiled.own()),
             None => CachedAnswer::Unknown,
         },

@@ -120,10 +120,10 @@ impl Hooks {
             let autograd = import(c"torch._C._autograd")?;
             let top = autograd.attr(c"_top_saved_tensors_default_hooks")?;
             let before = Self::are_active_at(here);
-            if !top.call(&[*Owned::bool(true)], None)?.is_none() {
+            if !top.call(&[Owned::bool(true).get()], None)?.get().is_none() {
                 return Err(Raised);
             }
-            autograd.attr(c"_push_saved_tensors_default_hooks")?.call(&[*top, *top], None)?;
+            autograd.attr(c"_push_saved_tensors_default_hooks")?.call(&[top.get(), top.get()], None)?;
             let within = Self::are_active_at(here);
             autograd.attr(c"_pop_saved_tensors_default_hooks")?.call(&[], None)?;
             Ok([before, within, Self::are_active_at(here)])

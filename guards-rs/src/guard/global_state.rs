@@ -11,13 +11,13 @@ use super::{Build, Kind};
 use crate::ffi::object::clear_foreign_error;
 use crate::ffi::state::{StateSymbols, Words};
 use crate::ffi::sync::GilCell;
-use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res, Stored};
 use crate::hook_state::paused;
 use crate::registered_object;
 use crate::tensor_view::torch;
 
 pub struct GlobalState {
-    expected: Obj,
+    expected: Stored,
     oracle: Oracle,
     symbols: Option<Box<StateSymbols>>,
     /// Two sets of words: the known right ones, and the last known wrong ones.
@@ -32,7 +32,7 @@ struct RecordedState {
 
 impl GlobalState {
     fn is_expected(&self) -> bool {
-        paused(|| self.oracle.0.call(&[], None)?.equals(self.expected)).unwrap_or_else(|_| {
+        paused(|| self.oracle.0.call(&[], None)?.equals(self.expected.get())).unwrap_or_else(|_| {
             clear_foreign_error();
             false
         })
@@ -67,7 +67,7 @@ impl Kind for GlobalState {
         let words = symbols.read();
         let same = self.is_expected();
         if StateSymbols::are_complete(&words) && symbols.read() == words {
-            self.learned.with(value.py(), |l| if same { l.right = Some(words) } else { l.wrong = Some(words) });
+            self.learned.with(value.get().py(), |l| if same { l.right = Some(words) } else { l.wrong = Some(words) });
         }
         same
     }

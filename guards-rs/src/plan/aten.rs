@@ -159,7 +159,7 @@ impl Aten {
         let text =
             format!("{}: called from Python from now on, because the native call failed: {}", self.name, failure.0);
         let py = frame.gil.acquire();
-        registered_object::PLAN_LOG.get(py)?.call(&[*Owned::str(&text)?], None)?;
+        registered_object::PLAN_LOG.get(py)?.call(&[Owned::str(&text)?.get()], None)?;
         Ok(())
     }
 

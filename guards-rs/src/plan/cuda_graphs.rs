@@ -125,7 +125,7 @@ impl Graphs {
         let (mut all, mut pools) = (Vec::new(), 0);
         for object in policy.getattr("recordings")?.try_iter()? {
             let object = object?;
-            let found = known.iter().find(|r| r.object.id() == Obj::of(&object).id());
+            let found = known.iter().find(|r| r.object.get().id() == Obj::of(&object).id());
             let recording = match found {
                 Some(recording) => recording.clone(),
                 None => Rc::new(Recording::build(&object, plan, self.device)?),
