@@ -103,9 +103,10 @@ struct Allocator;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
+// Not inlined: calls allocate seldom, and each place of a drop would grow.
 // SAFETY: the system's allocator, or blocks that nobody else has; null means that there is no memory.
 unsafe impl GlobalAlloc for Allocator {
-    #[inline]
+    #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let at = if is_failing() { std::ptr::null_mut() } else { System.alloc(layout) };
         if at.is_null() {
@@ -114,7 +115,7 @@ unsafe impl GlobalAlloc for Allocator {
         at
     }
 
-    #[inline]
+    #[inline(never)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let at = if is_failing() { std::ptr::null_mut() } else { System.alloc_zeroed(layout) };
         if at.is_null() {
@@ -127,7 +128,7 @@ unsafe impl GlobalAlloc for Allocator {
         at
     }
 
-    #[inline]
+    #[inline(never)]
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let old = block_at(at);
         let larger =
@@ -147,7 +148,7 @@ unsafe impl GlobalAlloc for Allocator {
         larger
     }
 
-    #[inline]
+    #[inline(never)]
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         match block_at(at) {
             None => System.dealloc(at, layout),
@@ -156,9 +157,17 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
+/// Not inlined: the address of a thread's variable costs a call, which the compiler would hoist into every call.
+#[cold]
+#[inline(never)]
+fn own_times() -> u64 {
+    TIMES.get()
+}
+
+#[inline]
 fn times() -> u64 {
     if USED.load(Ordering::Relaxed) {
-        TIMES.get()
+        own_times()
     } else {
         0
     }
@@ -169,7 +178,7 @@ fn times() -> u64 {
 pub fn noticed<T>(body: impl FnOnce() -> Res<T>) -> Res<T> {
     let before = times();
     let result = body();
-    if USED.load(Ordering::Relaxed) && TIMES.get() != before && result.is_ok() {
+    if times() != before && result.is_ok() {
         return Err(no_memory());
     }
     result
