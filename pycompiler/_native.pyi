@@ -229,6 +229,12 @@ def force_dict_sign(sign: Sign | None) -> Sign:
     """Selects how the fast path finds changed dicts, for trees built later.  None selects the best way that works here.
     Returns the selected way."""
 
+def fail_allocations(n: int, all: bool) -> None:
+    """Makes the n-th allocation of the engine in this thread find no memory, alone or with all later ones; for tests."""
+
+def restore_allocations() -> bool:
+    """Ends `fail_allocations`. Returns whether the allocation that was to fail came."""
+
 def watched_dicts() -> int:
     """Number of dicts that call back when they change, for guards that rely on it."""
 

@@ -5,8 +5,9 @@
 
 use crate::ffi::object::{clear_error, import, raise, runtime_error, Handle};
 use crate::ffi::plan_call::{run_plan, Outputs};
+use crate::ffi::shortage::noticed;
 use crate::ffi::sync::GilCell;
-use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
+use crate::ffi::{collector, visit_obj, Obj, Owned, Raised, Res};
 use crate::hook_state::paused;
 use crate::plan::Plan;
 use crate::registered_object;
@@ -47,22 +48,24 @@ impl BackendCall {
 
     #[getter]
     fn target(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.made()?.target.clone().into_py(py))
+        Ok(self.made(py)?.target.clone().into_py(py))
     }
 
     #[pyo3(signature = (*inputs))]
     fn __call__(&self, py: Python<'_>, inputs: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
-        let made = self.made()?;
-        let returned = paused(|| made.target.call_dict(Obj::of(inputs), None))?;
-        let given = match &made.expected {
-            Some(expected) => expected.check(returned)?,
-            None => returned,
-        };
+        let given = noticed(|| {
+            let made = self.made(py)?;
+            let returned = paused(|| made.target.call_dict(Obj::of(inputs), None))?;
+            match &made.expected {
+                Some(expected) => expected.check(returned),
+                None => Ok(returned),
+            }
+        })?;
         Ok(given.into_py(py))
     }
 
-    fn __repr__(&self) -> PyResult<String> {
-        Ok(format!("<BackendCall of {}>", self.made()?.target.repr()))
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<BackendCall of {}>", self.made(py)?.target.repr()))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -70,17 +73,19 @@ impl BackendCall {
             visit_obj(&visit, made.target.get())?;
             made.expected.as_ref().map_or(Ok(()), |e| visit_obj(&visit, e.backend.get()))
         };
-        self.0.try_read(|made| made.as_deref().map_or(Ok(()), held)).unwrap_or(Ok(()))
+        self.0.try_read(collector(&visit), |made| made.as_deref().map_or(Ok(()), held)).unwrap_or(Ok(()))
     }
 
-    fn __clear__(&self) {
-        drop(self.0.replace(None));
+    fn __clear__(&self, py: Python<'_>) {
+        drop(self.0.replace(py, None));
     }
 }
 
 impl BackendCall {
-    fn made(&self) -> Res<Rc<BackendCallable>> {
-        self.0.read(|made| made.clone()).ok_or_else(|| runtime_error("this BackendCall was cleared by the collector"))
+    fn made(&self, py: Python<'_>) -> Res<Rc<BackendCallable>> {
+        self.0
+            .read(py, |made| made.clone())
+            .ok_or_else(|| runtime_error("this BackendCall was cleared by the collector"))
     }
 }
 
@@ -88,7 +93,7 @@ impl BackendCall {
 pub fn learn_calls(target: &Owned, call: Option<&Handle<BackendCall>>) -> Res<()> {
     match call {
         None => target.learn_calls(),
-        Some(call) => call.made()?.target.learn_calls(),
+        Some(call) => call.made(target.get().py())?.target.learn_calls(),
     }
 }
 
@@ -97,7 +102,7 @@ pub fn learn_calls(target: &Owned, call: Option<&Handle<BackendCall>>) -> Res<()
 pub fn holds_arguments(target: &Owned, call: Option<&Handle<BackendCall>>) -> bool {
     match call {
         None => target.holds_arguments(),
-        Some(call) => call.made().is_ok_and(|made| made.target.holds_arguments()),
+        Some(call) => call.made(target.get().py()).is_ok_and(|made| made.target.holds_arguments()),
     }
 }
 
@@ -116,7 +121,7 @@ pub fn outputs_of(
     let returned = match call {
         None => paused(|| target.call(inputs, None))?,
         Some(call) => {
-            let made = call.made()?;
+            let made = call.made(target.get().py())?;
             let returned = paused(|| made.target.call(inputs, None))?;
             match &made.expected {
                 Some(expected) => expected.check(returned)?,
@@ -125,23 +130,23 @@ pub fn outputs_of(
         }
     };
     let outputs = match () {
-        () if returned.is_tuple() => returned,
-        () if returned.is_list() => returned.to_tuple()?,
+        () if returned.get().is_tuple() => returned,
+        () if returned.get().is_list() => returned.to_tuple()?,
         () if returned.attr(c"dtype").is_ok() => Owned::tuple(&[returned.get()])?, // one tensor, not its rows
         () => {
             clear_error();
             return Err(wrong_outputs(target, &returned.repr(), n_outputs));
         }
     };
-    Ok(outputs.tuple_items().map(Obj::own).collect())
+    Ok(outputs.get().tuple_items().map(Obj::own).collect())
 }
 
 impl Expected {
     /// The outputs as a tuple.  There must be as many as the graph has, and none may be None.
     fn check(&self, returned: Owned) -> Res<Owned> {
         let outputs = match () {
-            () if returned.is_tuple() => returned,
-            () if returned.is_list() => returned.to_tuple()?,
+            () if returned.get().is_tuple() => returned,
+            () if returned.get().is_list() => returned.to_tuple()?,
             () if returned.is_instance(self.tensor.get())? => Owned::tuple(&[returned.get()])?,
             () => {
                 return Err(self.refuse(&format!(
@@ -152,20 +157,23 @@ impl Expected {
             }
         };
         let absent: SmallVec<[usize; 4]> =
-            outputs.tuple_items().enumerate().filter_map(|(i, o)| o.is_none().then_some(i)).collect();
-        if outputs.tuple_len() == self.n_outputs && absent.is_empty() {
+            outputs.get().tuple_items().enumerate().filter_map(|(i, o)| o.is_none().then_some(i)).collect();
+        if outputs.get().tuple_len() == self.n_outputs && absent.is_empty() {
             return Ok(outputs);
         }
         let none = if absent.is_empty() { String::new() } else { format!(" (None at {absent:?})") };
-        Err(self.refuse(&format!("{} outputs{none}", outputs.tuple_len())))
+        Err(self.refuse(&format!("{} outputs{none}", outputs.get().tuple_len())))
     }
 
     #[cold]
     fn refuse(&self, seen: &str) -> Raised {
-        let (backend, want) = (self.backend.repr(), self.n_outputs);
-        raise_bad_outputs(&format!(
-            "the callable of backend {backend} returned {seen}; expected a tuple of the graph's {want} outputs"
-        ))
+        let (py, backend, want) = (self.backend.get().py(), self.backend.repr(), self.n_outputs);
+        raise_bad_outputs(
+            py,
+            &format!(
+                "the callable of backend {backend} returned {seen}; expected a tuple of the graph's {want} outputs"
+            ),
+        )
     }
 }
 
@@ -176,15 +184,15 @@ fn shortened(text: &str) -> String {
 }
 
 fn class_name(o: &Owned) -> String {
-    let name = o.class().own().attr(c"__name__").and_then(|name| Ok(name.as_str()?.to_owned()));
+    let name = o.get().class().own().attr(c"__name__").and_then(|name| Ok(name.get().as_str()?.to_owned()));
     name.unwrap_or_else(|Raised| {
         clear_error();
         String::new()
     })
 }
 
-fn raise_bad_outputs(text: &str) -> Raised {
-    match registered_object::BAD_OUTPUTS.known() {
+fn raise_bad_outputs(py: Python<'_>, text: &str) -> Raised {
+    match registered_object::BAD_OUTPUTS.known(py) {
         Some(class) => raise(class.get(), text),
         None => runtime_error(text),
     }
@@ -193,8 +201,9 @@ fn raise_bad_outputs(text: &str) -> Raised {
 /// The error for outputs of `target` that are not the graph's outputs.
 #[cold]
 pub fn wrong_outputs(target: &Owned, seen: &str, want: usize) -> Raised {
-    let target = target.repr();
-    raise_bad_outputs(&format!(
-        "the compiled graph {target} returned {seen}; expected a tuple of the graph's {want} outputs"
-    ))
+    let (py, target) = (target.get().py(), target.repr());
+    raise_bad_outputs(
+        py,
+        &format!("the compiled graph {target} returned {seen}; expected a tuple of the graph's {want} outputs"),
+    )
 }

@@ -1,7 +1,7 @@
 //! Entries of each code object, most recently used first, and the counters of a callable.
 
 use crate::entry::{Contents, EntryRef};
-use crate::ffi::{Obj, Owned, Res};
+use crate::ffi::{Obj, Owned, Res, Stored};
 use crate::guard::GuardWalk;
 use crate::signature::Signature;
 use smallvec::SmallVec;
@@ -80,11 +80,13 @@ impl CodeCache {
 
     /// Number of entries.  Ended entries (`Entry.end`) do not count, here and in positions.
     pub fn len(&self) -> usize {
-        self.entries.borrow().iter().filter(|e| e.is_live()).count()
+        let py = self.code.get().py();
+        self.entries.borrow().iter().filter(|e| e.is_live(py)).count()
     }
 
     pub fn snapshot(&self) -> Vec<EntryRef> {
-        self.entries.borrow().iter().filter(|e| e.is_live()).cloned().collect()
+        let py = self.code.get().py();
+        self.entries.borrow().iter().filter(|e| e.is_live(py)).cloned().collect()
     }
 
     /// For the garbage collector.  Skips the entries while the list is being changed.
@@ -106,7 +108,8 @@ impl CodeCache {
     /// Returns the ended entries, which the caller drops outside of any borrow.
     #[must_use]
     pub fn push_front(&self, entry: EntryRef) -> SmallVec<[EntryRef; 2]> {
-        put_first(&mut self.entries.borrow_mut(), entry, |e| e.is_live())
+        let py = self.code.get().py();
+        put_first(&mut self.entries.borrow_mut(), entry, |e| e.is_live(py))
     }
 
     fn get(&self, i: usize) -> Option<EntryRef> {
@@ -122,7 +125,7 @@ impl CodeCache {
     #[inline]
     pub fn find(
         &self,
-        locals: &[Option<Obj>],
+        locals: &[Option<Stored>],
         globals: Obj,
         walk: &mut GuardWalk,
         counters: &Counters,
@@ -143,7 +146,7 @@ impl CodeCache {
         let mut position = 0;
         for i in 0.. {
             let Some(entry) = self.get(i) else { break };
-            let Some(contents) = entry.contents() else { continue };
+            let Some(contents) = entry.contents(self.code.get().py()) else { continue };
             counters.guard_checks.add();
             match check(position, &contents, walk) {
                 Ok(()) => {

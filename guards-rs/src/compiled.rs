@@ -16,6 +16,7 @@ use crate::hook_state;
 use crate::registered_object;
 use crate::signature::{Locals, Mismatch};
 use crate::watch::{self, CallObserver};
+use pyo3::Python;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -63,14 +64,14 @@ pub enum Outcome {
 
 /// The frame that a step runs.
 pub struct Frame<'a> {
-    pub this: Obj,
+    pub this: Obj<'a>,
     pub cache: &'a Rc<CodeCache>,
-    pub globals: Obj,
-    pub closure: Option<Obj>,
+    pub globals: Obj<'a>,
+    pub closure: Option<Obj<'a>>,
     /// Whether `closure` lives as long as `this`.  Then a function built with it may live as long too.
     pub lasting: bool,
     /// The TailCall that holds the arguments, until the code of the frame calls `entered`.
-    pub tail: Option<Obj>,
+    pub tail: Option<Obj<'a>>,
 }
 
 thread_local! {
@@ -172,7 +173,7 @@ impl Inner {
         stack::check()?;
         self.counters.eager_calls.add();
         let _entering = self.positional.then(|| CallMark::new(tail));
-        let _passing = HookExemption::new(self.function.func_code());
+        let _passing = HookExemption::new(self.function.get().func_code());
         self.function.call(args, kwnames)
     }
 
@@ -182,7 +183,7 @@ impl Inner {
         if self.mode.get() == Mode::Eager {
             return self.eager(args, kwnames, tail);
         }
-        let cache = self.cache(self.function.func_code())?;
+        let cache = self.cache(self.function.get().func_code())?;
         if cache.skip.get() {
             return self.eager(args, kwnames, tail);
         }
@@ -195,7 +196,7 @@ impl Inner {
             Err(Mismatch::Arguments) => return self.function.call(args, kwnames), // raises CPython's own TypeError
             Err(Mismatch::Raised) => return Err(Raised),
         }
-        let (globals, closure) = (self.function.func_globals(), self.function.func_closure());
+        let (globals, closure) = (self.function.get().func_globals(), self.function.get().func_closure());
         let frame = Frame { this, cache: &cache, globals, closure, lasting: true, tail };
         match self.dispatch(&frame, &mut locals)? {
             Outcome::Value(value) => Ok(value),
@@ -210,14 +211,14 @@ impl Inner {
         let want = cache.signature.argcount();
         type_error(&format!(
             "{} takes exactly {want} positional arguments ({given} given)",
-            self.name.text_or("resume function")
+            self.name.get().text_or("resume function")
         ))
     }
 
     /// Looks up an entry and runs it, or handles the miss.
     #[inline]
     fn dispatch(&self, frame: &Frame<'_>, locals: &mut Locals) -> Res<Outcome> {
-        if let Some(eye) = watch::eye() {
+        if let Some(eye) = watch::eye(frame.this.py()) {
             return self.dispatch_seen(&eye, frame, locals);
         }
         let (mut walk, mut reasons) = (GuardWalk::default(), Reasons::new());
@@ -234,7 +235,7 @@ impl Inner {
     #[cold]
     #[inline(never)]
     fn dispatch_seen(&self, eye: &CallObserver, frame: &Frame<'_>, locals: &mut Locals) -> Res<Outcome> {
-        let name = self.name.text_or("?");
+        let name = self.name.get().text_or("?");
         let (mut walk, mut reasons) = (GuardWalk::default(), Reasons::new());
         let lookup = eye.range(|| format!("cache lookup of {name}"));
         let found = frame.cache.find_by(&mut walk, &self.counters, &mut reasons, |position, contents, walk| {
@@ -255,7 +256,7 @@ impl Inner {
     fn miss(&self, frame: &Frame<'_>, locals: &mut Locals, walk: &mut GuardWalk, mut reasons: Reasons) -> Res<Outcome> {
         self.counters.misses.add();
         locals.hold_all();
-        if runs_eagerly()? {
+        if runs_eagerly(frame.this.py())? {
             return Ok(Outcome::Eager);
         }
         match self.mode.get() {
@@ -295,8 +296,8 @@ impl Inner {
     fn compile(&self, frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Res<Option<EntryRef>> {
         let generation = self.generation.get();
         let dict = frame.cache.signature.locals_dict(locals)?;
-        let result = self.compile.call(&[frame.this, *dict, *reasons_list(reasons)?], None)?;
-        if result.is_none() {
+        let result = self.compile.call(&[frame.this, dict.get(), reasons_list(reasons)?.get()], None)?;
+        if result.get().is_none() {
             frame.cache.skip.set(true);
             return Ok(None);
         }
@@ -307,7 +308,7 @@ impl Inner {
                 result.repr()
             ))
         })?;
-        if entry.contents().is_none() {
+        if entry.contents(frame.this.py()).is_none() {
             return Ok(None); // the entry has ended: this call runs eagerly, and the next one compiles again
         }
         let signature = &frame.cache.signature;
@@ -324,12 +325,12 @@ impl Inner {
     /// wrong.
     fn run_fresh(&self, entry: &Entry, frame: &Frame<'_>, locals: &mut Locals, walk: &mut GuardWalk) -> Res<Outcome> {
         walk.reset();
-        let Some(contents) = entry.contents() else { return Ok(Outcome::Eager) };
+        let Some(contents) = entry.contents(frame.this.py()) else { return Ok(Outcome::Eager) };
         if contents.check(&locals.slots, frame.globals, walk).is_err() {
             self.counters.fresh_failures.add();
             return Ok(Outcome::Eager);
         }
-        if let Some(eye) = watch::eye() {
+        if let Some(eye) = watch::eye(frame.this.py()) {
             let costs = || contents.profile(&locals.slots, frame.globals);
             eye.tell_entry(frame.this, 0, contents.guards(), costs)?;
         }
@@ -357,7 +358,7 @@ impl Inner {
             Ok(value) => Ok(Outcome::Value(value)),
             Err(Raised) => {
                 let lands = contents.ask_failed();
-                if registered_object::UNFIT.known().is_some_and(|class| caught(class.get())) {
+                if registered_object::UNFIT.known(frame.this.py()).is_some_and(|class| caught(class.get())) {
                     return Ok(Outcome::Eager);
                 }
                 if !lands && is_error() {
@@ -387,15 +388,15 @@ impl Inner {
         }
         self.counters.limit_hits.add();
         if !frame.cache.limit_reported.replace(true) {
-            if let Some(callback) = registered_object::ON_LIMIT.known() {
-                callback.call(&[frame.this, *reasons_list(reasons)?], None)?;
+            if let Some(callback) = registered_object::ON_LIMIT.known(frame.this.py()) {
+                callback.call(&[frame.this, reasons_list(reasons)?.get()], None)?;
             }
         }
         Ok(true)
     }
 
     fn refuse(&self, frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Raised {
-        let Some(class) = registered_object::RECOMPILE_ERROR.known() else { return Raised };
+        let Some(class) = registered_object::RECOMPILE_ERROR.known(frame.this.py()) else { return Raised };
         let text = match explain(frame, locals, reasons) {
             Ok(rows) => {
                 rows.into_iter().map(|(entry, _, text)| format!("\n  entry {entry}: {text}")).collect::<String>()
@@ -403,13 +404,16 @@ impl Inner {
             Err(raised) => return raised,
         };
         let what = if reasons.is_empty() { "nothing is compiled yet" } else { "no entry fits this call" };
-        raise(class.get(), &format!("{}: {what}, and mode 'error' forbids a compile{text}", self.name.text_or("?")))
+        raise(
+            class.get(),
+            &format!("{}: {what}, and mode 'error' forbids a compile{text}", self.name.get().text_or("?")),
+        )
     }
 }
 
 /// Whether an active state has to see, or changes, every single operator (`ir.guards.foreign_state`).
-fn runs_eagerly() -> Res<bool> {
-    hook_state::paused(|| Ok(!registered_object::FOREIGN_STATE.get()?.call(&[], None)?.is_none()))
+fn runs_eagerly(py: Python<'_>) -> Res<bool> {
+    hook_state::paused(|| Ok(!registered_object::FOREIGN_STATE.get(py)?.call(&[], None)?.get().is_none()))
 }
 
 fn reasons_list(reasons: &Reasons) -> Res<Owned> {
@@ -421,16 +425,17 @@ fn reasons_list(reasons: &Reasons) -> Res<Owned> {
 
 /// A string for each reason, by `ir.guards.explain`.
 pub fn explain(frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Res<Vec<(usize, u32, String)>> {
-    let render = registered_object::EXPLAIN.get()?;
-    let scope =
-        registered_object::SCOPE.get()?.call(&[*frame.cache.signature.locals_dict(locals)?, frame.globals], None)?;
+    let render = registered_object::EXPLAIN.get(frame.this.py())?;
+    let scope = registered_object::SCOPE
+        .get(frame.this.py())?
+        .call(&[frame.cache.signature.locals_dict(locals)?.get(), frame.globals], None)?;
     let entries = frame.cache.snapshot();
     let mut rows = Vec::new();
     for (entry, guard) in reasons {
-        let Some(contents) = entries.get(*entry).and_then(|e| e.contents()) else { continue };
+        let Some(contents) = entries.get(*entry).and_then(|e| e.contents(frame.this.py())) else { continue };
         let guards = contents.guards();
         let text = if (*guard as usize) < guards.tuple_len() {
-            render.call(&[guards.tuple_item(*guard as usize), *scope], None)?.as_str()?.to_owned()
+            render.call(&[guards.tuple_item(*guard as usize), scope.get()], None)?.get().as_str()?.to_owned()
         } else {
             "the source of an input cannot be read".to_owned()
         };
@@ -439,7 +444,7 @@ pub fn explain(frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Res<Vec
     Ok(rows)
 }
 
-pub fn compiled(this: &Obj) -> Res<Rc<Inner>> {
+pub fn compiled(this: Obj) -> Res<Rc<Inner>> {
     callable::state::<Compiled>(this).ok_or_else(|| type_error("not a CompiledFunction"))?.inner()
 }
 
@@ -448,7 +453,7 @@ pub fn compiled(this: &Obj) -> Res<Rc<Inner>> {
 fn follow(inner: &Inner, mut result: Owned) -> Res<Owned> {
     while let Some((next, args)) = tailcall::view(&result)? {
         inner.counters.tail_calls.add();
-        let value = match callable::state::<Compiled>(&next) {
+        let value = match callable::state::<Compiled>(next) {
             Some(state) => state.inner()?.step_of(next, args, result.get())?,
             None => elsewhere(next, args, result.get())?,
         };
@@ -460,7 +465,7 @@ fn follow(inner: &Inner, mut result: Owned) -> Res<Owned> {
 /// A call of a TailCall: generated code waits for its result.
 pub fn go_on(tail: Owned) -> Res<Owned> {
     let Some((next, args)) = tailcall::view(&tail)? else { return Ok(tail) };
-    let Some(state) = callable::state::<Compiled>(&next) else { return elsewhere(next, args, tail.get()) };
+    let Some(state) = callable::state::<Compiled>(next) else { return elsewhere(next, args, tail.get()) };
     let inner = state.inner()?;
     let result = inner.step_of(next, args, tail.get())?;
     follow(&inner, result)
@@ -475,7 +480,7 @@ fn elsewhere(next: Obj, args: &[Obj], tail: Obj) -> Res<Owned> {
 /// A call of a CompiledFunction.
 #[inline]
 pub fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
-    let inner = compiled(&this)?;
+    let inner = compiled(this)?;
     let result = inner.step(this, args, kwnames, None)?;
     follow(&inner, result)
 }
@@ -483,7 +488,7 @@ pub fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
 /// A frame caught by the hook.  Its locals are its parameters and its function's cells.
 pub fn frame(this: Obj, caught: crate::ffi::frame::Frame) -> FrameAction {
     let run = || -> Res<Option<Owned>> {
-        let inner = compiled(&this)?;
+        let inner = compiled(this)?;
         if inner.mode.get() == Mode::Eager {
             return Ok(None);
         }
@@ -492,7 +497,7 @@ pub fn frame(this: Obj, caught: crate::ffi::frame::Frame) -> FrameAction {
             return Ok(None);
         }
         let mut locals = Locals::default();
-        locals.slots.extend((0..cache.signature.n_params()).map(|i| caught.parameter(i)));
+        locals.slots.extend((0..cache.signature.n_params()).map(|i| caught.parameter(i).map(Obj::store)));
         let function = caught.function();
         let closure = if function.is_function() { function.func_closure() } else { None };
         locals.add_closure(closure);

@@ -7,7 +7,7 @@ use crate::backend_call::{holds_arguments, learn_calls, outputs_of, wrong_output
 use crate::ffi::object::{pending, runtime_error, type_error, value_error, Handle, References};
 use crate::ffi::plan_call::ignores;
 use crate::ffi::sync::GilCell;
-use crate::ffi::{stack, visit_obj, Obj, Owned, Raised, Res};
+use crate::ffi::{collector, stack, visit_obj, Obj, Owned, Raised, Res, Stored};
 use crate::guard::profile::Profile;
 use crate::guard::tree::Tree;
 use crate::guard::GuardWalk;
@@ -32,15 +32,15 @@ pub enum Kind {
 
 const KINDS: &[(&str, Kind)] = &[("function", Kind::Function), ("plan", Kind::Plan), ("eager", Kind::Eager)];
 
-/// How to build the result from a plan's outputs.
+/// How to build the result from a plan's outputs.  `Bound::keep` owns the constants and keys (rule *stored*).
 enum Template {
     Graph(usize),
-    Const(Obj),
+    Const(Stored),
     /// The value at a source.  The check has read it before the plan ran.
     Source(u16),
     Tuple(Vec<Template>),
     List(Vec<Template>),
-    Dict(Vec<(Obj, Template)>),
+    Dict(Vec<(Stored, Template)>),
 }
 
 /// The parts of an entry that depend on a locals layout.
@@ -108,14 +108,14 @@ impl Entry {
             return Err(value_error(&format!("unknown entry kind {kind:?}; known: function, plan, eager")).into());
         };
         let target = Obj::of(target).own();
-        if *kind == Kind::Function && !target.is_function() {
+        if *kind == Kind::Function && !target.get().is_function() {
             return Err(type_error(&format!(
                 "an entry of kind 'function' needs a Python function, not {}",
                 target.repr()
             ))
             .into());
         }
-        if *kind == Kind::Plan && !target.is_callable() {
+        if *kind == Kind::Plan && !target.get().is_callable() {
             return Err(type_error(&format!("an entry of kind 'plan' needs a callable, not {}", target.repr())).into());
         }
         let inputs = match inputs {
@@ -126,7 +126,7 @@ impl Entry {
             guards: Obj::of(guards).own().to_tuple()?,
             call: Handle::downcast(target.get()),
             constants: if *kind == Kind::Function {
-                Some(target.func_code().own().attr(c"co_consts")?.to_tuple()?)
+                Some(target.get().func_code().own().attr(c"co_consts")?.to_tuple()?)
             } else {
                 None
             },
@@ -146,56 +146,56 @@ impl Entry {
 
     #[getter]
     fn guards(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.guards.clone().into_py(py))
+        Ok(self.live(py)?.guards.clone().into_py(py))
     }
     #[getter]
     fn target(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.target.clone().into_py(py))
+        Ok(self.live(py)?.target.clone().into_py(py))
     }
     #[getter]
     fn inputs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.inputs.clone().into_py(py))
+        Ok(self.live(py)?.inputs.clone().into_py(py))
     }
     #[getter]
     fn outputs(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.outputs.clone().into_py(py))
+        Ok(self.live(py)?.outputs.clone().into_py(py))
     }
     #[getter]
     fn kind(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(Owned::str(self.live()?.kind_name())?.into_py(py))
+        Ok(Owned::str(self.live(py)?.kind_name())?.into_py(py))
     }
     #[getter]
-    fn frame_hook(&self) -> PyResult<bool> {
-        Ok(self.live()?.frame_hook.is_some())
+    fn frame_hook(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.live(py)?.frame_hook.is_some())
     }
     /// Number of calls that this entry answered.
     #[getter]
     fn hits(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(Owned::int(self.live()?.hits.get() as i64)?.into_py(py))
+        Ok(Owned::int(self.live(py)?.hits.get() as i64)?.into_py(py))
     }
 
     /// Gives this entry the contents of `other` from the next call on; the hit count continues.  Used when a first,
     /// eager entry gets compiled.  Running calls keep the old contents.
     #[pyo3(name = "become")]
-    fn become_other(&self, other: &Entry) -> PyResult<()> {
-        let (old, new) = (self.live()?, other.live()?);
+    fn become_other(&self, py: Python<'_>, other: &Entry) -> PyResult<()> {
+        let (old, new) = (self.live(py)?, other.live(py)?);
         if let Some(bound) = old.bound.get() {
             let freevars = Owned::tuple_from(bound.names[bound.n_params..].to_vec())?;
             new.bind(&bound.names, freevars.get(), bound.n_params)?;
         }
         new.hits.set(old.hits.get());
-        drop(self.contents.replace(Some(new)));
+        drop(self.contents.replace(py, Some(new)));
         Ok(())
     }
 
     /// Ends the entry: no later call finds it, and no limit counts it.
-    fn end(&self) {
-        drop(self.contents.replace(None));
+    fn end(&self, py: Python<'_>) {
+        drop(self.contents.replace(py, None));
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let contents = self.live()?;
-        let (kind, guards, hits) = (contents.kind_name(), contents.guards.tuple_len(), contents.hits.get());
+        let contents = self.live(py)?;
+        let (kind, guards, hits) = (contents.kind_name(), contents.guards.get().tuple_len(), contents.hits.get());
         Ok(Owned::str(&format!("<Entry kind={kind} guards={guards} hits={hits}>"))?.into_py(py))
     }
 
@@ -206,38 +206,39 @@ impl Entry {
             Some(c) if Rc::strong_count(c) == 1 => c.traverse(&visit),
             _ => Ok(()),
         };
-        self.contents.try_read(ours).unwrap_or(Ok(()))
+        self.contents.try_read(collector(&visit), ours).unwrap_or(Ok(()))
     }
 
-    fn __clear__(&self) {
-        drop(self.contents.replace(None));
+    fn __clear__(&self, py: Python<'_>) {
+        drop(self.contents.replace(py, None));
     }
 }
 
 type PyBound<'py> = pyo3::Bound<'py, PyAny>;
 
 impl Entry {
-    pub fn is_live(&self) -> bool {
-        self.contents.read(|c| c.is_some())
+    pub fn is_live(&self, py: Python<'_>) -> bool {
+        self.contents.read(py, |c| c.is_some())
     }
 
     /// The contents.  The result keeps them alive, whatever happens to the entry meanwhile.
     #[inline]
-    pub fn contents(&self) -> Option<Rc<Contents>> {
-        self.contents.read(|c| c.clone())
+    pub fn contents(&self, py: Python<'_>) -> Option<Rc<Contents>> {
+        self.contents.read(py, |c| c.clone())
     }
 
-    fn live(&self) -> Res<Rc<Contents>> {
-        self.contents().ok_or_else(|| runtime_error("this Entry was cleared by the garbage collector"))
+    fn live(&self, py: Python<'_>) -> Res<Rc<Contents>> {
+        self.contents(py).ok_or_else(|| runtime_error("this Entry was cleared by the garbage collector"))
     }
 
     /// Builds the tree for locals with these names.  Does nothing if it was built for the same names.
     pub fn bind(&self, names: &[Owned], freevars: Obj, n_params: usize) -> Res<()> {
+        let py = freevars.py();
         loop {
-            let contents = self.live()?;
+            let contents = self.live(py)?;
             contents.bind(names, freevars, n_params)?;
             // Binding runs Python code, so another thread may have replaced the contents meanwhile.
-            if Rc::ptr_eq(&contents, &self.live()?) {
+            if Rc::ptr_eq(&contents, &self.live(py)?) {
                 return Ok(());
             }
         }
@@ -267,7 +268,7 @@ impl Contents {
             for o in bound.keep.iter().chain(&bound.names) {
                 visit_obj(visit, o.get())?;
             }
-            bound.tree.visit(&mut |o| visit_obj(visit, o))?;
+            bound.tree.visit(collector(visit), &mut |o| visit_obj(visit, o))?;
         }
         let mut functions = vec![self.target.get()];
         let cached = self.with_closure.try_borrow();
@@ -281,7 +282,7 @@ impl Contents {
             // The garbage collector does not look into code objects.  So the code object's reference to its constants
             // is visited here, if no other holder can have the code object.  Otherwise cycles through resume functions
             // would never be freed.
-            let code = self.target.func_code();
+            let code = self.target.get().func_code();
             if functions.iter().all(|f| f.refcount() == 1) && code.refcount() == functions.len() as isize {
                 visit_obj(visit, constants.get())?;
             }
@@ -305,28 +306,27 @@ impl Contents {
     }
 
     fn build(&self, names: &[Owned], freevars: Obj, n_params: usize) -> Res<Bound> {
-        let mut sources: Vec<Obj> = self.inputs.tuple_items().collect();
+        let mut sources: Vec<Owned> = self.inputs.get().tuple_items().map(Obj::own).collect();
         let n_inputs = sources.len();
         let mut keep = Vec::new();
         for (i, source) in sources.iter_mut().enumerate() {
-            if let Some(tensor) = instead_of_size(&self.target, i, *source)? {
-                *source = tensor.get();
-                keep.push(tensor);
+            if let Some(tensor) = instead_of_size(&self.target, i, source)? {
+                *source = tensor;
             }
         }
-        let template = match self.outputs.is_none() {
+        let template = match self.outputs.get().is_none() {
             true => None,
             false => Some(Template::parse(&self.outputs, &mut sources, &mut keep)?),
         };
         learn_calls(&self.target, self.call.as_ref())?;
-        let tree = Tree::build(self.guards.get(), &sources, names)?;
+        let tree = Tree::build(self.guards.get(), &sources.iter().map(Owned::get).collect::<Vec<_>>(), names)?;
         let template = template.map(|t| t.resolve(&tree.inputs));
         let takes_closure = self.kind == Kind::Function && freevars.tuple_len() > 0 && {
-            let own = self.target.func_code().own().attr(c"co_freevars")?;
+            let own = self.target.get().func_code().own().attr(c"co_freevars")?;
             own.equals(freevars)?
         };
         if self.kind == Kind::Function {
-            let code = self.target.func_code().own();
+            let code = self.target.get().func_code().own();
             hook::never(code.get());
             let want = if takes_closure { n_params } else { names.len() };
             let have = code.attr(c"co_argcount")?.as_i64()? as usize;
@@ -354,10 +354,10 @@ impl Contents {
     #[cold]
     pub fn ask_failed(&self) -> bool {
         let Some(ask) = &self.failed else { return false };
-        pending(|error| ask.call(&[error], None).map(|answer| !answer.is_none()))
+        pending(|error| ask.call(&[error], None).map(|answer| !answer.get().is_none()))
     }
 
-    pub fn guards(&self) -> Obj {
+    pub fn guards(&self) -> Obj<'_> {
         self.guards.get()
     }
 
@@ -367,7 +367,7 @@ impl Contents {
 
     /// Ok, or the index of a guard that fails.  An unbound entry fails as a whole.
     #[inline]
-    pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
+    pub fn check(&self, locals: &[Option<Stored>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
         match self.bound.get() {
             Some(bound) => bound.tree.check(locals, globals, walk),
             None => Err(u32::MAX),
@@ -375,8 +375,8 @@ impl Contents {
     }
 
     /// Costs of the guards in nanoseconds (see `guard::profile`).  The guards must hold for these locals.
-    pub fn profile(&self, locals: &[Option<Obj>], globals: Obj) -> Option<Profile> {
-        self.bound.get()?.tree.profile(self.guards.tuple_len(), locals, globals)
+    pub fn profile(&self, locals: &[Option<Stored>], globals: Obj) -> Option<Profile> {
+        self.bound.get()?.tree.profile(self.guards.get().tuple_len(), locals, globals)
     }
 
     /// Runs a checked entry of kind function or plan.  The result may be a TailCall.  A closure that is not `lasting`
@@ -392,9 +392,9 @@ impl Contents {
 
     fn run_function(&self, bound: &Bound, locals: &Locals, closure: Option<Obj>, lasting: bool) -> Res<Owned> {
         stack::check()?;
-        let source = self.frame_hook.as_ref().and_then(|h| h.source());
-        let _entered = source.map(hook::ContextScope::new).transpose()?;
-        let args: SmallVec<[Obj; 16]> = locals.slots.iter().flatten().copied().collect();
+        let source = self.frame_hook.as_ref().and_then(|h| h.source(self.target.get().py()));
+        let _entered = source.map(|source| hook::ContextScope::new(self.target.get().py(), source)).transpose()?;
+        let args: SmallVec<[Obj; 16]> = locals.slots.iter().flatten().map(Stored::get).collect();
         let Some(closure) = closure.filter(|_| bound.takes_closure) else {
             return self.target.call(&args, None);
         };
@@ -408,7 +408,7 @@ impl Contents {
                 return Ok(function.clone());
             }
         }
-        let made = Owned::function(self.target.func_code(), self.target.func_globals(), closure)?;
+        let made = Owned::function(self.target.get().func_code(), self.target.get().func_globals(), closure)?;
         if lasting {
             let old = self.with_closure.replace(Some((closure.own(), made.clone())));
             drop(old);
@@ -433,9 +433,8 @@ impl Contents {
 }
 
 /// The source of a tensor, for an input that is a size or stride which the plan reads from that tensor itself.
-fn instead_of_size(target: &Owned, input: usize, source: Obj) -> Res<Option<Owned>> {
-    let source = source.own();
-    let is_number = matches!(source.attr(c"kind")?.as_str()?, "size" | "stride");
+fn instead_of_size(target: &Owned, input: usize, source: &Owned) -> Res<Option<Owned>> {
+    let is_number = matches!(source.attr(c"kind")?.get().as_str()?, "size" | "stride");
     if is_number && ignores::<Plan>(target, input) {
         return Ok(Some(source.attr(c"base")?));
     }
@@ -453,18 +452,18 @@ impl Template {
         }
     }
 
-    fn parse(spec: &Owned, sources: &mut Vec<Obj>, keep: &mut Vec<Owned>) -> Res<Template> {
+    fn parse(spec: &Owned, sources: &mut Vec<Owned>, keep: &mut Vec<Owned>) -> Res<Template> {
         let bad = || value_error(&format!("bad output template {}: expected (kind, value)", spec.repr()));
-        if !spec.is_tuple() || spec.tuple_len() != 2 {
+        if !spec.get().is_tuple() || spec.get().tuple_len() != 2 {
             return Err(bad());
         }
-        let (kind, value) = (spec.tuple_item(0), spec.tuple_item(1).own());
+        let (kind, value) = (spec.get().tuple_item(0), spec.get().tuple_item(1).own());
         keep.push(value.clone());
         let kind = kind.as_str()?;
         let mut parts = |value: &Owned, keep: &mut Vec<Owned>| -> Res<Vec<Template>> {
             let items = value.to_tuple()?;
             keep.push(items.clone());
-            items.tuple_items().map(|item| Template::parse(&item.own(), sources, keep)).collect()
+            items.get().tuple_items().map(|item| Template::parse(&item.own(), sources, keep)).collect()
         };
         match kind {
             "tuple" => parts(&value, keep).map(Template::Tuple),
@@ -473,21 +472,24 @@ impl Template {
                 let items = value.to_tuple()?;
                 keep.push(items.clone());
                 let mut out = Vec::new();
-                for pair in items.tuple_items() {
+                for pair in items.get().tuple_items() {
                     let pair = pair.own().to_tuple()?;
-                    if pair.tuple_len() != 2 {
+                    if pair.get().tuple_len() != 2 {
                         return Err(bad());
                     }
                     keep.push(pair.clone());
-                    out.push((pair.tuple_item(0), Template::parse(&pair.tuple_item(1).own(), sources, keep)?));
+                    out.push((
+                        pair.get().tuple_item(0).store(),
+                        Template::parse(&pair.get().tuple_item(1).own(), sources, keep)?,
+                    ));
                 }
                 Ok(Template::Dict(out))
             }
             "graph" => usize::try_from(value.as_i64()?).map(Template::Graph).map_err(|_| bad()),
-            "const" => Ok(Template::Const(value.get())),
+            "const" => Ok(Template::Const(value.get().store())),
             "source" => {
                 let at = u16::try_from(sources.len()).map_err(|_| bad())?;
-                sources.push(value.get());
+                sources.push(value);
                 Ok(Template::Source(at))
             }
             _ => Err(value_error(&format!(
@@ -512,7 +514,7 @@ impl Template {
         let all = |parts: &[Template]| parts.iter().map(|t| t.build(graph, walk)).collect::<Res<Vec<Owned>>>();
         match self {
             Template::Graph(i) => graph.get(*i).cloned().ok_or_else(|| too_few(*i, graph.len())),
-            Template::Const(value) => Ok(value.own()),
+            Template::Const(value) => Ok(value.get().own()),
             Template::Source(record) => {
                 walk.record(*record).map(|v| v.own()).ok_or_else(|| runtime_error("an output's source has no value"))
             }
@@ -521,7 +523,7 @@ impl Template {
             Template::Dict(parts) => {
                 let dict = Owned::dict()?;
                 for (key, part) in parts {
-                    dict.dict_set(*key, part.build(graph, walk)?.get())?;
+                    dict.dict_set(key.get(), part.build(graph, walk)?.get())?;
                 }
                 Ok(dict)
             }

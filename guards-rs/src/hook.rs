@@ -13,7 +13,7 @@ use crate::compiled::{self, Compiled};
 use crate::ffi::frame::{self, CachedAnswer, Evaluator, Frame, FrameAction};
 use crate::ffi::object::{clear_error, is_error, is_shortage, type_error};
 use crate::ffi::sync::GilCell;
-use crate::ffi::{callable, visit_obj, Obj, Owned, Res};
+use crate::ffi::{callable, collector, visit_obj, Obj, Owned, Res};
 use crate::hook_state::{self, active, pause, resume};
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
@@ -45,11 +45,11 @@ thread_local! {
     static PASS: Cell<usize> = const { Cell::new(0) };
 }
 
-pub fn set_callback(callback: Option<Owned>) -> Res<()> {
-    if callback.as_ref().is_some_and(|c| !c.is_callable()) {
+pub fn set_callback(py: Python<'_>, callback: Option<Owned>) -> Res<()> {
+    if callback.as_ref().is_some_and(|c| !c.get().is_callable()) {
         return Err(type_error("set_frame_hook(callback): callback must be callable or None"));
     }
-    let old = HOOK.with(|h| {
+    let old = HOOK.with(py, |h| {
         h.given += 1;
         h.generation = h.given;
         std::mem::replace(&mut h.callback, callback)
@@ -58,14 +58,14 @@ pub fn set_callback(callback: Option<Owned>) -> Res<()> {
     Ok(())
 }
 
-pub fn enter() -> Res<()> {
-    let first = HOOK.with(|h| {
+pub fn enter(py: Python<'_>) -> Res<()> {
+    let first = HOOK.with(py, |h| {
         h.users += 1;
         h.users == 1
     });
     hook_state::enter();
     if first {
-        frame::install::<Frames>().inspect_err(|_| exit())?;
+        frame::install::<Frames>().inspect_err(|_| exit(py))?;
     }
     Ok(())
 }
@@ -82,19 +82,19 @@ impl Evaluator for Frames {
     fn evaluate(frame: Frame) -> FrameAction {
         evaluate(frame)
     }
-    fn taken_away() {
-        if HOOK.with(|h| h.users > 0) {
+    fn taken_away(py: Python<'_>) {
+        if HOOK.with(py, |h| h.users > 0) {
             // It was installed before, so nothing can fail here.
             let _ = frame::install::<Frames>();
         }
     }
 }
 
-pub fn exit() {
+pub fn exit(py: Python<'_>) {
     if !hook_state::leave() {
         return;
     }
-    let last = HOOK.with(|h| {
+    let last = HOOK.with(py, |h| {
         h.users -= 1;
         h.users == 0
     });
@@ -118,11 +118,12 @@ pub struct FrameHook(GilCell<Option<Rc<Source>>>);
 impl FrameHook {
     #[new]
     fn new(callback: &Bound<'_, PyAny>) -> PyResult<FrameHook> {
+        let py = callback.py();
         let callback = Obj::of(callback);
         if !callback.is_callable() {
             return Err(type_error("FrameHook(callback): callback must be callable").into());
         }
-        let generation = HOOK.with(|h| {
+        let generation = HOOK.with(py, |h| {
             h.given += 1;
             h.given
         });
@@ -130,48 +131,50 @@ impl FrameHook {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.0.try_read(|s| s.as_ref().map_or(Ok(()), |s| visit_obj(&visit, s.callback.get()))).unwrap_or(Ok(()))
+        self.0
+            .try_read(collector(&visit), |s| s.as_ref().map_or(Ok(()), |s| visit_obj(&visit, s.callback.get())))
+            .unwrap_or(Ok(()))
     }
 
-    fn __clear__(&self) {
-        drop(self.0.replace(None));
+    fn __clear__(&self, py: Python<'_>) {
+        drop(self.0.replace(py, None));
     }
 }
 
 impl FrameHook {
     /// None after the garbage collector cleared the hook.
-    pub fn source(&self) -> Option<Rc<Source>> {
-        self.0.read(|s| s.clone())
+    pub fn source(&self, py: Python<'_>) -> Option<Rc<Source>> {
+        self.0.read(py, |s| s.clone())
     }
 }
 
 /// While this value is alive, the hook is on and uses this source.
-pub struct ContextScope;
+pub struct ContextScope<'py>(Python<'py>);
 
-impl ContextScope {
-    pub fn new(source: Rc<Source>) -> Res<ContextScope> {
-        enter()?;
+impl<'py> ContextScope<'py> {
+    pub fn new(py: Python<'py>, source: Rc<Source>) -> Res<ContextScope<'py>> {
+        enter(py)?;
         CURRENT.with(|c| c.borrow_mut().push(source));
-        Ok(ContextScope)
+        Ok(ContextScope(py))
     }
 }
 
-impl Drop for ContextScope {
+impl Drop for ContextScope<'_> {
     fn drop(&mut self) {
         let left = CURRENT.with(|c| c.borrow_mut().pop());
         drop(left);
-        exit();
+        exit(self.0);
     }
 }
 
 /// The generation whose answers count in this thread now.
 #[inline]
-fn generation() -> u64 {
-    CURRENT.with(|c| c.borrow().last().map(|s| s.generation)).unwrap_or_else(|| HOOK.read(|h| h.generation))
+fn generation(py: Python<'_>) -> u64 {
+    CURRENT.with(|c| c.borrow().last().map(|s| s.generation)).unwrap_or_else(|| HOOK.read(py, |h| h.generation))
 }
 
-fn callback() -> Option<Owned> {
-    CURRENT.with(|c| c.borrow().last().map(|s| s.callback.clone())).or_else(|| HOOK.read(|h| h.callback.clone()))
+fn callback(py: Python<'_>) -> Option<Owned> {
+    CURRENT.with(|c| c.borrow().last().map(|s| s.callback.clone())).or_else(|| HOOK.read(py, |h| h.callback.clone()))
 }
 
 /// While this value is alive, the hook ignores the next frame of `code` in this thread.
@@ -213,14 +216,14 @@ fn is_function_code(code: Obj) -> bool {
 #[inline(never)]
 fn ask(frame: &Frame, generation: u64) -> Option<Owned> {
     let code = frame.code();
-    let callback = callback()?;
+    let callback = callback(code.py())?;
     let mut compiled = None;
     if is_function_code(code) {
         // Paused until the end, because reports about a broken callback run Python code too.
         pause();
         match callback.call(&[code, frame.function()], None) {
-            Ok(c) if c.is_none() => {}
-            Ok(c) if callable::state::<Compiled>(&c.get()).is_some() => compiled = Some(c),
+            Ok(c) if c.get().is_none() => {}
+            Ok(c) if callable::state::<Compiled>(c.get()).is_some() => compiled = Some(c),
             Ok(c) => {
                 type_error(&format!(
                     "the frame hook's callback must return a CompiledFunction or None, not {}",
@@ -250,7 +253,7 @@ fn evaluate(frame: Frame) -> FrameAction {
         PASS.with(|p| p.set(0));
         return FrameAction::Default;
     }
-    let generation = generation();
+    let generation = generation(code.py());
     let compiled = match frame::remembered(code, generation, FOR_EVER) {
         CachedAnswer::Nothing => None,
         CachedAnswer::Compiled(compiled) => Some(compiled),

@@ -42,7 +42,7 @@ pyo3::create_exception!(
 #[pyo3(signature = (**objects))]
 fn hand_in(objects: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
     for (name, object) in objects.into_iter().flatten() {
-        registered_object::put(name.extract()?, (!object.is_none()).then(|| Obj::of(&object).own()))?;
+        registered_object::put(object.py(), name.extract()?, (!object.is_none()).then(|| Obj::of(&object).own()))?;
     }
     Ok(())
 }
@@ -56,19 +56,19 @@ fn handed_in() -> Vec<&'static str> {
 /// Sets the frame hook.  `callback(code, function) -> CompiledFunction | None` is called once for each code object met
 /// while the hook is on.  None turns the hook off.
 #[pyfunction]
-fn set_frame_hook(callback: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-    Ok(hook::set_callback(callback.map(|c| Obj::of(c).own()))?)
+fn set_frame_hook(py: Python<'_>, callback: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    Ok(hook::set_callback(py, callback.map(|c| Obj::of(c).own()))?)
 }
 
 /// Turns the frame hook on in this thread, until the matching `exit_hook()`.
 #[pyfunction]
-fn enter_hook() -> PyResult<()> {
-    Ok(hook::enter()?)
+fn enter_hook(py: Python<'_>) -> PyResult<()> {
+    Ok(hook::enter(py)?)
 }
 
 #[pyfunction]
-fn exit_hook() {
-    hook::exit();
+fn exit_hook(py: Python<'_>) {
+    hook::exit(py);
 }
 
 /// Ignores the frame hook in this thread, until the matching `resume_hook()`.
@@ -95,9 +95,9 @@ fn exit_frozen() {
 
 /// Turns the fast path of guards on or off, for all callables.  Returns whether this interpreter supports it.
 #[pyfunction]
-fn set_fast_guards(on: bool) -> bool {
+fn set_fast_guards(py: Python<'_>, on: bool) -> bool {
     guard::tree::set_fast_guards(on);
-    guard::tree::fast_guards_supported()
+    guard::tree::fast_guards_supported(py)
 }
 
 const SIGNS: &[(&str, ChangeSign)] =
@@ -106,7 +106,7 @@ const SIGNS: &[(&str, ChangeSign)] =
 /// Selects how the fast path of guards finds changed dicts ("events", "versions", "nothing"), for trees built later.
 /// None selects the best way that works here.  Returns the selected way.
 #[pyfunction]
-fn force_dict_sign(sign: Option<&str>) -> PyResult<&'static str> {
+fn force_dict_sign(py: Python<'_>, sign: Option<&str>) -> PyResult<&'static str> {
     let wanted = match sign.map(|sign| SIGNS.iter().find(|(name, _)| *name == sign)) {
         None => None,
         Some(Some((_, sign))) => Some(*sign),
@@ -114,14 +114,27 @@ fn force_dict_sign(sign: Option<&str>) -> PyResult<&'static str> {
             return Err(value_error("unknown sign of a dict's change; known: events, versions, nothing").into())
         }
     };
-    let got = dict_probe::force(wanted);
+    let got = dict_probe::force(py, wanted);
     Ok(SIGNS.iter().find(|(_, sign)| *sign == got).map_or("", |(name, _)| name))
+}
+
+/// Makes the n-th allocation of the engine in this thread from now on find no memory, alone or with `all` later ones; for
+/// tests.
+#[pyfunction]
+fn fail_allocations(n: u64, all: bool) {
+    ffi::shortage::fail(n, all);
+}
+
+/// Ends `fail_allocations`.  Returns whether the allocation that was to fail came.
+#[pyfunction]
+fn restore_allocations() -> bool {
+    ffi::shortage::restore()
 }
 
 /// Number of dicts that call back when they change, for guards that rely on it.
 #[pyfunction]
-fn watched_dicts() -> usize {
-    ffi::dict_events::watched()
+fn watched_dicts(py: Python<'_>) -> usize {
+    ffi::dict_events::watched(py)
 }
 
 const LEVELS: &[(&str, tensor_view::Level)] = &[
@@ -132,11 +145,11 @@ const LEVELS: &[(&str, tensor_view::Level)] = &[
 
 /// Caps how tensors are read ("offsets", "c_abi" or "slow"), for guards built later.  Returns the level in force.
 #[pyfunction]
-fn force_tensor_level(level: &str) -> PyResult<&'static str> {
+fn force_tensor_level(py: Python<'_>, level: &str) -> PyResult<&'static str> {
     let Some((_, wanted)) = LEVELS.iter().find(|(name, _)| *name == level) else {
         return Err(value_error(&format!("unknown level {level:?}; known: offsets, c_abi, slow")).into());
     };
-    let got = tensor_view::force(*wanted)?;
+    let got = tensor_view::force(py, *wanted)?;
     Ok(LEVELS.iter().find(|(_, l)| *l == got).map_or("", |(name, _)| name))
 }
 
@@ -144,7 +157,7 @@ fn force_tensor_level(level: &str) -> PyResult<&'static str> {
 /// if not found.
 #[pyfunction]
 fn tensor_probe(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    let torch = tensor_view::torch()?;
+    let torch = tensor_view::torch(py)?;
     let d = PyDict::new(py);
     d.set_item("level", LEVELS.iter().find(|(_, l)| *l == torch.level).map(|(name, _)| *name))?;
     d.set_item("handle", torch.handle)?;
@@ -183,7 +196,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<guard::plain_state::PlainState>()?;
     m.add_class::<guard_tree::GuardTree>()?;
     let error = py.get_type::<RecompileError>();
-    registered_object::RECOMPILE_ERROR.put(Some(Obj::of(&error).own()));
+    registered_object::RECOMPILE_ERROR.put(py, Some(Obj::of(&error).own()));
     m.add("RecompileError", error)?;
     m.add_function(wrap_pyfunction!(hand_in, m)?)?;
     m.add_function(wrap_pyfunction!(handed_in, m)?)?;
@@ -197,6 +210,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(set_fast_guards, m)?)?;
     m.add_function(wrap_pyfunction!(force_dict_sign, m)?)?;
     m.add_function(wrap_pyfunction!(watched_dicts, m)?)?;
+    m.add_function(wrap_pyfunction!(fail_allocations, m)?)?;
+    m.add_function(wrap_pyfunction!(restore_allocations, m)?)?;
     m.add_function(wrap_pyfunction!(force_tensor_level, m)?)?;
     m.add_function(wrap_pyfunction!(tensor_probe, m)?)?;
     m.add_function(wrap_pyfunction!(guard_kinds, m)?)?;

@@ -93,10 +93,10 @@ fn new(args: Obj, kwargs: Option<Obj>) -> Res<Compiled> {
         return Err(type_error("CompiledFunction(fn, compile, *, ...) takes exactly two positional arguments"));
     }
     let (function, compile) = (args.tuple_item(0).own(), args.tuple_item(1).own());
-    if !function.is_function() {
+    if !function.get().is_function() {
         return Err(type_error(&format!("CompiledFunction needs a Python function, not {}", function.repr())));
     }
-    if !compile.is_callable() {
+    if !compile.get().is_callable() {
         return Err(type_error(&format!("compile must be callable, not {}", compile.repr())));
     }
     let inner = Inner {
@@ -114,18 +114,18 @@ fn new(args: Obj, kwargs: Option<Obj>) -> Res<Compiled> {
         generation: Cell::new(0),
     };
     let inner = options(inner, kwargs)?;
-    inner.cache(inner.function.func_code())?;
+    inner.cache(inner.function.get().func_code())?;
     Ok(Compiled(RefCell::new(Some(Rc::new(inner)))))
 }
 
 fn options(mut inner: Inner, kwargs: Option<Obj>) -> Res<Inner> {
     let mut pos = 0;
     while let Some((key, value)) = kwargs.and_then(|k| k.dict_next(&mut pos)).map(|(k, v)| (k.own(), v.own())) {
-        match key.as_str()? {
+        match key.get().as_str()? {
             "positional" => inner.positional = value.is_true()?,
             "recompile_limit" => inner.recompile_limit.set(limit(&value, "recompile_limit")?),
             "accumulated_limit" => inner.accumulated_limit.set(limit(&value, "accumulated_limit")?),
-            "name" if value.is_none() => {}
+            "name" if value.get().is_none() => {}
             "name" => inner.name = value,
             other => {
                 return Err(type_error(&format!("CompiledFunction() got an unexpected keyword argument '{other}'")))
@@ -136,8 +136,8 @@ fn options(mut inner: Inner, kwargs: Option<Obj>) -> Res<Inner> {
 }
 
 fn repr(this: Obj) -> Res<Owned> {
-    let inner = compiled(&this)?;
-    Owned::str(&format!("<CompiledFunction {}>", inner.name.text_or("?")))
+    let inner = compiled(this)?;
+    Owned::str(&format!("<CompiledFunction {}>", inner.name.get().text_or("?")))
 }
 
 fn no_arguments(args: &[Obj], name: &str) -> Res<()> {
@@ -151,15 +151,15 @@ fn no_arguments(args: &[Obj], name: &str) -> Res<()> {
 fn counters(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     no_arguments(args, "counters")?;
     let dict = Owned::dict()?;
-    for (name, value) in compiled(&this)?.counters.rows() {
-        dict.dict_set(*Owned::interned(name)?, *Owned::int(value as i64)?)?;
+    for (name, value) in compiled(this)?.counters.rows() {
+        dict.dict_set(Owned::interned(name)?.get(), Owned::int(value as i64)?.get())?;
     }
     Ok(dict)
 }
 
 fn reset(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     no_arguments(args, "reset")?;
-    let inner = compiled(&this)?;
+    let inner = compiled(this)?;
     inner.generation.set(inner.generation.get() + 1);
     inner.accumulated.set(0);
     inner.counters.reset();
@@ -173,52 +173,52 @@ fn set_mode(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     let [name] = args else { return Err(type_error("set_mode(mode) takes exactly one argument")) };
     let name = name.as_str()?;
     match MODES.iter().find(|(known, _)| *known == name) {
-        Some((_, mode)) => compiled(&this)?.mode.set(*mode),
+        Some((_, mode)) => compiled(this)?.mode.set(*mode),
         None => return Err(value_error(&format!("unknown mode {name:?}; known: compile, run, eager, error"))),
     }
     Ok(Owned::none())
 }
 
 fn mode(this: Obj) -> Res<Owned> {
-    let mode = compiled(&this)?.mode.get();
+    let mode = compiled(this)?.mode.get();
     Owned::str(MODES.iter().find(|(_, m)| *m == mode).map_or("", |(name, _)| name))
 }
 
 fn original(this: Obj) -> Res<Owned> {
-    Ok(compiled(&this)?.function.clone())
+    Ok(compiled(this)?.function.clone())
 }
 
 fn name(this: Obj) -> Res<Owned> {
-    Ok(compiled(&this)?.name.clone())
+    Ok(compiled(this)?.name.clone())
 }
 
 fn recompile_limit(this: Obj) -> Res<Owned> {
-    Owned::int(compiled(&this)?.recompile_limit.get() as i64)
+    Owned::int(compiled(this)?.recompile_limit.get() as i64)
 }
 
 fn set_recompile_limit(this: Obj, value: Obj) -> Res<()> {
-    compiled(&this)?.recompile_limit.set(limit(&value.own(), "recompile_limit")?);
+    compiled(this)?.recompile_limit.set(limit(&value.own(), "recompile_limit")?);
     Ok(())
 }
 
 fn accumulated_limit(this: Obj) -> Res<Owned> {
-    Owned::int(compiled(&this)?.accumulated_limit.get() as i64)
+    Owned::int(compiled(this)?.accumulated_limit.get() as i64)
 }
 
 fn set_accumulated_limit(this: Obj, value: Obj) -> Res<()> {
-    compiled(&this)?.accumulated_limit.set(limit(&value.own(), "accumulated_limit")?);
+    compiled(this)?.accumulated_limit.set(limit(&value.own(), "accumulated_limit")?);
     Ok(())
 }
 
 fn entries(this: Obj) -> Res<Owned> {
-    let inner = compiled(&this)?;
+    let inner = compiled(this)?;
     let all: Vec<Owned> = inner.codes.borrow().iter().flat_map(|c| c.snapshot()).map(|e| e.obj().own()).collect();
     Owned::list_from(all)
 }
 
 fn entries_of(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     let [code] = args else { return Err(type_error("entries_of(code) takes exactly one argument")) };
-    let inner = compiled(&this)?;
+    let inner = compiled(this)?;
     let found = inner.codes.borrow().iter().find(|c| c.code.get() == *code).cloned();
     let entries: Vec<Owned> = found.iter().flat_map(|c| c.snapshot()).map(|e| e.obj().own()).collect();
     Owned::list_from(entries)
@@ -228,8 +228,8 @@ fn entries_of(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
 fn install(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     let [entry] = args else { return Err(type_error("install(entry) takes exactly one argument")) };
     let entry = EntryRef::downcast(*entry).ok_or_else(|| type_error("install(entry) takes an Entry"))?;
-    let inner = compiled(&this)?;
-    let cache = inner.cache(inner.function.func_code())?;
+    let inner = compiled(this)?;
+    let cache = inner.cache(inner.function.get().func_code())?;
     let signature = &cache.signature;
     entry.bind(&signature.names, signature.freevars.get(), signature.n_params())?;
     drop(cache.push_front(entry));
@@ -237,8 +237,8 @@ fn install(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
 }
 
 fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
-    let inner = compiled(&this)?;
-    let cache = inner.cache(inner.function.func_code())?;
+    let inner = compiled(this)?;
+    let cache = inner.cache(inner.function.get().func_code())?;
     let mut locals = Locals::default();
     match cache.signature.bind(inner.function.get(), args, kwnames, &mut locals) {
         Ok(()) => {}
@@ -250,11 +250,11 @@ fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
             )))
         }
     }
-    let globals = inner.function.func_globals();
+    let globals = inner.function.get().func_globals();
     let frame = Frame { this, cache: &cache, globals, closure: None, lasting: true, tail: None };
     let mut reasons = Reasons::new();
     for (i, entry) in cache.snapshot().iter().enumerate() {
-        let Some(contents) = entry.contents() else { continue };
+        let Some(contents) = entry.contents(this.py()) else { continue };
         match contents.check(&locals.slots, frame.globals, &mut GuardWalk::default()) {
             Ok(()) => return Owned::list_from(vec![]),
             Err(guard) => reasons.push((i, guard)),

@@ -39,7 +39,7 @@ mod shared;
 mod shims;
 pub mod size;
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use smallvec::{smallvec, SmallVec};
@@ -338,7 +338,8 @@ impl Plan {
         };
         let mut room = (Numbers::new(), Numbers::new());
         let (rooms, bytes) = self.room_starts(&env, &mut room).map_err(|Failure(text)| self.unfit(&text))?;
-        let scratch = if bytes > 0 { Some(Scratch::take(bytes)?) } else { None };
+        let no_memory = |Failure(text)| PyMemoryError::new_err(text);
+        let scratch = (bytes > 0).then(|| Scratch::take(bytes)).transpose().map_err(no_memory)?;
         let mut on_devices: SmallVec<[Tensor; 1]> = SmallVec::new();
         let mut blocks: SmallVec<[usize; 2]> = smallvec![scratch.as_ref().map_or(0, Scratch::address)];
         for block in &self.blocks[1..] {
@@ -366,7 +367,7 @@ impl Plan {
         if is_odd {
             frame.materialise().map_err(|error| self.explain_binding(error))?;
         }
-        match eye() {
+        match eye(py) {
             None => {
                 frame.batch.gathers = self.batches;
                 self.run_steps(&mut frame, |_, _| ())?;
@@ -576,7 +577,7 @@ impl Plan {
         let tell = || -> Res<Owned> {
             let (step, place) = (Owned::int(step as i64)?, Owned::str(&format!("in the compiled {place}"))?);
             let (source, error) = (Obj::of(self.source.bind(py)), Obj::of(error.value(py)));
-            registered_object::STEP_FAILED.get()?.call(&[source, *step, *place, error], None)
+            registered_object::STEP_FAILED.get(py)?.call(&[source, step.get(), place.get(), error], None)
         };
         tell().map_or_else(|_| clear_error(), drop);
         error

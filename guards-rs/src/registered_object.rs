@@ -16,20 +16,20 @@ impl RegisteredObject {
         RegisteredObject { name, object: GilCell::new(None) }
     }
 
-    pub fn known(&self) -> Option<Owned> {
-        self.object.read(|o| o.clone())
+    pub fn known(&self, py: Python<'_>) -> Option<Owned> {
+        self.object.read(py, |o| o.clone())
     }
 
-    pub fn get(&self) -> Res<Owned> {
-        self.known().ok_or_else(|| runtime_error(&format!("{} was never handed to the engine", self.name)))
+    pub fn get(&self, py: Python<'_>) -> Res<Owned> {
+        self.known(py).ok_or_else(|| runtime_error(&format!("{} was never handed to the engine", self.name)))
     }
 
     pub fn bound<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(self.get()?.into_py(py).into_bound(py))
+        Ok(self.get(py)?.into_py(py).into_bound(py))
     }
 
-    pub fn put(&self, object: Option<Owned>) {
-        drop(self.object.replace(object));
+    pub fn put(&self, py: Python<'_>, object: Option<Owned>) {
+        drop(self.object.replace(py, object));
     }
 }
 
@@ -78,11 +78,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// None removes the object.
-pub fn put(name: &str, object: Option<Owned>) -> Res<()> {
+pub fn put(py: Python<'_>, name: &str, object: Option<Owned>) -> Res<()> {
     let Some(row) = ALL.iter().find(|row| row.name == name) else {
         let known = names().collect::<Vec<_>>().join(", ");
         return Err(type_error(&format!("hand_in: unknown name {name}; known: {known}")));
     };
-    row.put(object);
+    row.put(py, object);
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! a tuple, `**kwargs` as a dict), followed by the cells of the closure.  Arguments that do not fit give `Mismatch`.
 //! The caller then lets the original function raise its own TypeError.
 
-use crate::ffi::{Obj, Owned, Raised, Res};
+use crate::ffi::{Obj, Owned, Raised, Res, Stored};
 use smallvec::SmallVec;
 
 const VARARGS: i64 = 0x4;
@@ -24,10 +24,10 @@ pub struct Signature {
     pub freevars: Owned,
 }
 
-/// The locals array of a call: one slot for each parameter and cell.
+/// The locals array of a call: one slot for each parameter and cell.  The caller owns the values (rule *stored*), or `held`.
 #[derive(Default)]
 pub struct Locals {
-    pub slots: SmallVec<[Option<Obj>; 16]>,
+    pub slots: SmallVec<[Option<Stored>; 16]>,
     /// Owners of the slots' values that the caller does not hold.
     held: SmallVec<[Owned; 2]>,
 }
@@ -58,7 +58,8 @@ impl Signature {
         let n_params = argcount + kwonly + usize::from(varargs) + usize::from(varkeywords);
         let freevars = code.own().attr(c"co_freevars")?;
         let varnames = code.own().attr(c"co_varnames")?;
-        let names = varnames.tuple_items().take(n_params).chain(freevars.tuple_items()).map(|n| n.own()).collect();
+        let names =
+            varnames.get().tuple_items().take(n_params).chain(freevars.get().tuple_items()).map(|n| n.own()).collect();
         Ok(Signature {
             argcount,
             posonly: int(code, c"co_posonlyargcount")? as usize,
@@ -66,7 +67,7 @@ impl Signature {
             varargs,
             varkeywords,
             names,
-            n_free: freevars.tuple_len(),
+            n_free: freevars.get().tuple_len(),
             freevars,
         })
     }
@@ -87,7 +88,7 @@ impl Signature {
     #[inline]
     pub fn bind(&self, function: Obj, args: &[Obj], kwnames: Option<Obj>, out: &mut Locals) -> Result<(), Mismatch> {
         if kwnames.is_none() && args.len() == self.argcount && self.is_plain() {
-            out.slots.extend(args.iter().map(|a| Some(*a)));
+            out.slots.extend(args.iter().map(|a| Some(a.store())));
         } else {
             self.bind_general(function, args, kwnames, out)?;
         }
@@ -111,7 +112,7 @@ impl Signature {
         out.slots.resize(self.n_params(), None);
         let given = positional.len().min(self.argcount);
         for (slot, value) in out.slots.iter_mut().zip(&positional[..given]) {
-            *slot = Some(*value);
+            *slot = Some((*value).store());
         }
         if self.varargs {
             out.slots[named] = Some(out.keep(Owned::tuple(&positional[given..])?));
@@ -147,7 +148,7 @@ impl Signature {
         match (self.keyword_slot(name)?, extra) {
             (Some(slot), _) if out.slots[slot].is_some() => Err(Mismatch::Arguments),
             (Some(slot), _) => {
-                out.slots[slot] = Some(value);
+                out.slots[slot] = Some(value.store());
                 Ok(())
             }
             (None, Some(dict)) => Ok(dict.dict_set(name, value)?),
@@ -159,15 +160,15 @@ impl Signature {
         if out.slots[given..self.argcount].iter().any(Option::is_none) {
             // Held: the function's defaults may be replaced while the call runs.
             let defaults = function.func_defaults().map(|d| out.keep(d.own())).ok_or(Mismatch::Arguments)?;
-            let first = self.argcount.checked_sub(defaults.tuple_len());
+            let first = self.argcount.checked_sub(defaults.get().tuple_len());
             for i in given..self.argcount {
                 if out.slots[i].is_none() {
                     // With more defaults than parameters, CPython uses the last ones.
                     let at = match first {
                         Some(first) => i.checked_sub(first).ok_or(Mismatch::Arguments)?,
-                        None => i + defaults.tuple_len() - self.argcount,
+                        None => i + defaults.get().tuple_len() - self.argcount,
                     };
-                    out.slots[i] = Some(defaults.tuple_item(at));
+                    out.slots[i] = Some(defaults.get().tuple_item(at).store());
                 }
             }
         }
@@ -186,7 +187,7 @@ impl Signature {
         let dict = Owned::dict()?;
         for (name, value) in self.names.iter().zip(&locals.slots) {
             if let Some(value) = value {
-                dict.dict_set(**name, *value)?;
+                dict.dict_set(name.get(), value.get())?;
             }
         }
         Ok(dict)
@@ -194,8 +195,8 @@ impl Signature {
 }
 
 impl Locals {
-    pub fn keep(&mut self, value: Owned) -> Obj {
-        let borrowed = value.get();
+    pub fn keep(&mut self, value: Owned) -> Stored {
+        let borrowed = value.get().store();
         self.held.push(value);
         borrowed
     }
@@ -203,7 +204,7 @@ impl Locals {
     /// Adds the cells of a closure.  The function holds them.
     pub fn add_closure(&mut self, closure: Option<Obj>) {
         if let Some(closure) = closure {
-            self.slots.extend(closure.tuple_items().map(Some));
+            self.slots.extend(closure.tuple_items().map(|cell| Some(cell.store())));
         }
     }
 
@@ -214,7 +215,7 @@ impl Locals {
 
     /// Takes strong references to all values, before code runs that may drop the caller's references.
     pub fn hold_all(&mut self) {
-        let all: Vec<Owned> = self.slots.iter().flatten().map(|o| o.own()).collect();
+        let all: Vec<Owned> = self.slots.iter().flatten().map(|o| o.get().own()).collect();
         self.held.extend(all);
     }
 }

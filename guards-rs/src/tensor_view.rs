@@ -13,6 +13,7 @@ use crate::ffi::torch::{
 };
 use crate::ffi::{Obj, Owned, Raised, Res};
 use crate::registered_object;
+use pyo3::Python;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
@@ -47,60 +48,60 @@ static TORCH: GilCell<Option<Torch>> = GilCell::new(None);
 static DTYPES: GilCell<Option<HashMap<usize, i32>>> = GilCell::new(None);
 
 /// The probe's result.  The first call imports torch.
-pub fn torch() -> Res<Torch> {
-    if let Some(known) = TORCH.read(|t| *t) {
+pub fn torch(py: Python<'_>) -> Res<Torch> {
+    if let Some(known) = TORCH.read(py, |t| *t) {
         return Ok(known);
     }
-    let found = probe()?;
-    TORCH.with(|t| *t = Some(found));
+    let found = probe(py)?;
+    TORCH.with(py, |t| *t = Some(found));
     Ok(found)
 }
 
 /// Initialises torch's C ABI for plans, which use the offsets of the probe.
-pub fn ready(py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
+pub fn ready(py: Python<'_>) -> pyo3::PyResult<()> {
     aten::initialise(py, || {
-        let torch = torch()?;
+        let torch = torch(py)?;
         let keys = torch.layout.map(|layout| aten::Keys { offset: layout.keys, dense: torch.dense_keys });
         Ok((torch.handle, keys, torch.known))
     })
 }
 
 /// Caps the level, for tests of the slower levels.  Guards built later use it.  Returns the level in force.
-pub fn force(level: Level) -> Res<Level> {
-    TORCH.with(|t| *t = None);
-    let mut found = torch()?;
+pub fn force(py: Python<'_>, level: Level) -> Res<Level> {
+    TORCH.with(py, |t| *t = None);
+    let mut found = torch(py)?;
     found.level = found.level.min(level);
     if level != Level::Offsets {
         found.state = (level == Level::CAbi).then(|| StateSymbols::find(false)).flatten();
     }
-    TORCH.with(|t| *t = Some(found));
+    TORCH.with(py, |t| *t = Some(found));
     Ok(found.level)
 }
 
 /// The code of a `torch.dtype` on torch's C++ side.  None for a dtype without tensors.
 pub fn dtype_code(dtype: Obj) -> Res<Option<i32>> {
-    if let Some(code) = DTYPES.read(|d| d.as_ref().and_then(|m| m.get(&dtype.id()).copied())) {
+    if let Some(code) = DTYPES.read(dtype.py(), |d| d.as_ref().and_then(|m| m.get(&dtype.id()).copied())) {
         return Ok(Some(code));
     }
-    let torch = torch()?;
+    let torch = torch(dtype.py())?;
     let (Some(offset), Some(abi)) = (torch.handle, torch.abi) else { return Ok(None) };
-    let names = Owned::tuple(&[*Owned::interned("dtype")?])?;
-    let made = import(c"torch")?.attr(c"empty")?.call(&[*Owned::int(0)?, dtype], Some(*names));
+    let names = Owned::tuple(&[Owned::interned("dtype")?.get()])?;
+    let made = import(c"torch")?.attr(c"empty")?.call(&[Owned::int(0)?.get(), dtype], Some(names.get()));
     let Ok(tensor) = made else {
         clear_error();
         return Ok(None);
     };
-    let code = abi.dtype(tensor.id() + offset);
+    let code = abi.dtype(tensor.get().id() + offset);
     if let Some(code) = code {
         // dtypes are immortal singletons, so their addresses are valid keys.
-        DTYPES.with(|d| d.get_or_insert_with(HashMap::new).insert(dtype.id(), code));
+        DTYPES.with(dtype.py(), |d| d.get_or_insert_with(HashMap::new).insert(dtype.id(), code));
     }
     Ok(code)
 }
 
 /// How a tensor stores its values.  0: as they are; 1: negated or conjugated; 2: it is no dense tensor with memory.
 pub fn kind_of(t: Obj) -> Res<u8> {
-    let torch = torch()?;
+    let torch = torch(t.py())?;
     let keys = match torch.layout {
         Some(layout) if torch.level == Level::Offsets => RawTensor::of(t, layout).keys(),
         _ => {
@@ -135,17 +136,17 @@ const SAMPLES: &std::ffi::CStr = c"(lambda torch: [
 
 fn ints(seq: &Owned) -> Res<Vec<i64>> {
     let t = seq.to_tuple()?;
-    t.tuple_items().map(|i| i.own().as_i64()).collect()
+    t.get().tuple_items().map(|i| i.own().as_i64()).collect()
 }
 
 fn samples() -> Res<Vec<Sample>> {
     let made = pyo3::Python::attach(|py| py.eval(SAMPLES, None, None).map(|v| Owned::of_py(v.unbind())))?;
     let keys_of = import(c"torch")?.attr(c"_C")?.attr(c"_dispatch_keys")?;
     let mut out = Vec::new();
-    for t in made.to_tuple()?.tuple_items().map(Obj::own) {
+    for t in made.to_tuple()?.get().tuple_items().map(Obj::own) {
         out.push(Sample {
             imp: t.attr(c"_cdata")?.as_u64()? as usize,
-            keys: keys_of.call(&[*t], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
+            keys: keys_of.call(&[t.get()], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
             sizes: ints(&t.attr(c"shape")?)?,
             strides: ints(&t.attr(c"stride")?.call(&[], None)?)?,
             requires_grad: t.attr(c"requires_grad")?.is_true()?,
@@ -174,7 +175,7 @@ fn probe_layout(samples: &[Sample], handle: usize, abi: &CAbi) -> Option<Layout>
     let word_is = |at: usize, want: u64| word::<8>(at).is_some_and(|b| u64::from_ne_bytes(b) == want);
     let keys = unanimous(IMPL_BYTES, 8, samples, |s, o| word_is(s.imp + o, s.keys))?;
     let dtype = unanimous(IMPL_BYTES, 2, samples, |s, o| {
-        let want = abi.dtype(s.tensor.id() + handle);
+        let want = abi.dtype(s.tensor.get().id() + handle);
         word::<2>(s.imp + o).is_some_and(|b| Some(i32::from(u16::from_ne_bytes(b))) == want)
     })?;
     let sizes = unanimous(IMPL_BYTES - 88, 8, samples, |s, o| {
@@ -202,7 +203,7 @@ const METADATA_BYTES: usize = 200;
 fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     let made = pyo3::Python::attach(|py| py.eval(GRADS, None, None).map(|v| Owned::of_py(v.unbind())))?;
     let imps = |i: usize| -> Res<Vec<usize>> {
-        made.tuple_item(i).tuple_items().map(|t| Ok(t.own().attr(c"_cdata")?.as_u64()? as usize)).collect()
+        made.get().tuple_item(i).tuple_items().map(|t| Ok(t.own().attr(c"_cdata")?.as_u64()? as usize)).collect()
     };
     let (plain, with_grad) = (imps(0)?, imps(1)?);
     let pointer_at = |imp: usize, o: usize| word::<8>(imp + o).map_or(0, usize::from_ne_bytes);
@@ -214,7 +215,7 @@ fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     // Memory behind the metadata may change meanwhile.  So a byte counts as the flag only if it follows every change in
     // every tensor.
     let mut flags: Vec<usize> = (0..METADATA_BYTES).collect();
-    for (t, imp) in made.tuple_item(1).tuple_items().zip(with_grad) {
+    for (t, imp) in made.get().tuple_item(1).tuple_items().zip(with_grad) {
         let metadata = pointer_at(imp, pointer);
         for on in [true, false, true, false, true] {
             t.own().attr(c"requires_grad_")?.call(&[Owned::bool(on).get()], None)?;
@@ -226,14 +227,14 @@ fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     Ok(Some(Autograd { pointer, flag }))
 }
 
-fn probe() -> Res<Torch> {
-    if let (Some(text), Some(warn)) = (learn_version()?, registered_object::WARN.known()) {
-        warn.call(&[*Owned::str(&text)?], None)?;
+fn probe(py: Python<'_>) -> Res<Torch> {
+    if let (Some(text), Some(warn)) = (learn_version()?, registered_object::WARN.known(py)) {
+        warn.call(&[Owned::str(&text)?.get()], None)?;
     }
     let known = has_known_version();
     let samples = samples()?;
     let handle = unanimous(OBJECT_BYTES, 8, &samples, |s, o| {
-        o >= 16 && word::<8>(s.tensor.id() + o).is_some_and(|b| usize::from_ne_bytes(b) == s.imp)
+        o >= 16 && word::<8>(s.tensor.get().id() + o).is_some_and(|b| usize::from_ne_bytes(b) == s.imp)
     });
     let abi = CAbi::find();
     let mut layout = handle.zip(abi).and_then(|(h, abi)| probe_layout(&samples, h, &abi));
@@ -241,7 +242,9 @@ fn probe() -> Res<Torch> {
         layout.autograd = probe_autograd(layout.keys)?;
     }
     let requires_grad = RequiresGrad::find().filter(|f| {
-        layout.is_some_and(|l| samples.iter().all(|s| RawTensor::of(*s.tensor, l).requires_grad(*f) == s.requires_grad))
+        layout.is_some_and(|l| {
+            samples.iter().all(|s| RawTensor::of(s.tensor.get(), l).requires_grad(*f) == s.requires_grad)
+        })
     });
     let level = match (handle, abi, layout, requires_grad) {
         _ if !known => Level::Slow,
@@ -289,7 +292,7 @@ fn bits_of(names: &[&CStr]) -> Result<u64, Raised> {
     let mut bits = 0;
     for name in names {
         match key.attr(name) {
-            Ok(k) => bits |= set.call(&[*k], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
+            Ok(k) => bits |= set.call(&[k.get()], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
             Err(Raised) => clear_error(),
         }
     }

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 /// The module variables that say whether torch's profiler is on, the name of that variable, and the function that
 /// creates a range.
 struct Ranges {
-    variables: Obj,
+    variables: Owned,
     name: Owned,
     begin: Owned,
     prefix: String,
@@ -29,9 +29,9 @@ pub struct CallObserver {
 
 /// None while no observer is active.
 #[inline]
-pub fn eye() -> Option<CallObserver> {
+pub fn eye(py: Python<'_>) -> Option<CallObserver> {
     if profiling::on() {
-        look()
+        look(py)
     } else {
         None
     }
@@ -39,12 +39,12 @@ pub fn eye() -> Option<CallObserver> {
 
 #[cold]
 #[inline(never)]
-fn look() -> Option<CallObserver> {
-    let watcher = WATCHER.read(|w| w.clone());
-    let begin = RANGES.read(|ranges| {
+fn look(py: Python<'_>) -> Option<CallObserver> {
+    let watcher = WATCHER.read(py, |w| w.clone());
+    let begin = RANGES.read(py, |ranges| {
         let ranges = ranges.as_ref()?;
-        let on = ranges.variables.dict_find(*ranges.name, 0).ok().flatten()?;
-        (on == *Owned::bool(true)).then(|| (ranges.begin.clone(), ranges.prefix.clone()))
+        let on = ranges.variables.get().dict_find(ranges.name.get(), 0).ok().flatten()?;
+        (on == Owned::bool(true).get()).then(|| (ranges.begin.clone(), ranges.prefix.clone()))
     });
     if watcher.is_none() && begin.is_none() {
         profiling::rest();
@@ -58,7 +58,7 @@ impl CallObserver {
     pub fn range(&self, name: impl FnOnce() -> String) -> Option<Range> {
         let (begin, prefix) = self.begin.as_ref()?;
         aside(|| {
-            let range = begin.call(&[*Owned::str(&format!("{prefix}{}", name()))?], None)?;
+            let range = begin.call(&[Owned::str(&format!("{prefix}{}", name()))?.get()], None)?;
             range.attr(c"__enter__")?.call(&[], None)?;
             Ok(Range(range))
         })
@@ -74,7 +74,7 @@ impl CallObserver {
         costs: impl FnOnce() -> Option<Profile>,
     ) -> Res<()> {
         let Some(watcher) = &self.watcher else { return Ok(()) };
-        let wanted = || watcher.call(&[*Owned::str("call")?, this, guards], None)?.is_true();
+        let wanted = || watcher.call(&[Owned::str("call")?.get(), this, guards], None)?.is_true();
         if !paused(wanted)? {
             return Ok(());
         }
@@ -84,7 +84,7 @@ impl CallObserver {
             let what = Owned::str("entry")?;
             let (position, each) = (Owned::int(position as i64)?, Owned::list_from(each)?);
             let (call, all) = (Owned::float(found.call)?, Owned::float(found.all)?);
-            watcher.call(&[*what, this, *position, guards, *call, *all, *each], None).map(drop)
+            watcher.call(&[what.get(), this, position.get(), guards, call.get(), all.get(), each.get()], None).map(drop)
         })
     }
 
@@ -92,7 +92,7 @@ impl CallObserver {
     pub fn tell_plan(&self, plan: Obj, steps: &[f64]) -> Res<()> {
         let Some(watcher) = &self.watcher else { return Ok(()) };
         let each = steps.iter().map(|ns| Owned::float(*ns)).collect::<Res<Vec<_>>>()?;
-        paused(|| watcher.call(&[*Owned::str("plan")?, plan, *Owned::list_from(each)?], None).map(drop))
+        paused(|| watcher.call(&[Owned::str("plan")?.get(), plan, Owned::list_from(each)?.get()], None).map(drop))
     }
 }
 
@@ -101,7 +101,7 @@ pub struct Range(Owned);
 impl Drop for Range {
     fn drop(&mut self) {
         let none = Owned::none();
-        aside(|| self.0.attr(c"__exit__")?.call(&[*none, *none, *none], None).map(drop));
+        aside(|| self.0.attr(c"__exit__")?.call(&[none.get(), none.get(), none.get()], None).map(drop));
     }
 }
 
@@ -133,8 +133,8 @@ pub fn show_ranges(
         return Ok(false);
     }
     let (name, begin) = (Owned::interned(name)?, Obj::of(begin).own());
-    let ranges = Ranges { variables: Obj::of(variables), name, begin, prefix };
-    drop(RANGES.replace(Some(ranges)));
+    let ranges = Ranges { variables: Obj::of(variables).own(), name, begin, prefix };
+    drop(RANGES.replace(variables.py(), Some(ranges)));
     profiling::stir(); // the next call looks for observers
     Ok(true)
 }
@@ -142,7 +142,7 @@ pub fn show_ranges(
 /// `set_watcher(callback)`: reports the cost of every call, in every thread (`CallObserver::tell_entry`, `tell_plan`).  None
 /// ends it.
 #[pyfunction]
-pub fn set_watcher(callback: Option<&Bound<'_, PyAny>>) {
-    drop(WATCHER.replace(callback.map(|c| Obj::of(c).own())));
+pub fn set_watcher(py: Python<'_>, callback: Option<&Bound<'_, PyAny>>) {
+    drop(WATCHER.replace(py, callback.map(|c| Obj::of(c).own())));
     profiling::stir();
 }

@@ -260,6 +260,7 @@ KERNEL_ERRORS = KernelErrors({
     3: (MemoryError, "out of memory: no room to pack a matrix"),
     4: (RuntimeError, "a product of matrices was compiled for a processor with AVX2, and this one has none; compile anew here"),
     5: (RuntimeError, "a weight or an input has elements, but its data is not allocated yet"),
+    6: (RuntimeError, "internal error of the engine in a kernel (a panic; its message went to stderr)"),
     **{WRONG_INDEX + k: (rule.error, rule.text) for k, rule in enumerate(INDEX_RULES.values())},
     **{WRONG_INDEX + WITHOUT_NUMBERS + k: (rule.error, "index out of range in self")
        for k, rule in enumerate(INDEX_RULES.values())},

@@ -1,11 +1,12 @@
-"""A program: the n-th allocation of Python's fails while compiled functions are called, for each n.
+"""A program: the n-th allocation of Python's, or of the engine's, fails while compiled functions are called, for each n.
 
 Run by `test_shortage.py`; `PYTHONPATH=.:tests python tests/native/shortage.py [scene ...]` tries every n, and prints one line of JSON a scene.  A call in which memory
 is short ends with a MemoryError or with the right value; the next call, in which it is not, gives the right value; nothing is
 left behind.  Of two ways memory is short: the n-th allocation alone fails, or all from the n-th on.
 
-What fails is what Python's allocators are asked for (`_testcapi.set_nomemory`): objects, of CPython's and torch's as well.  Rust's own
-allocations are none of them: a `Vec` that gets no memory ends the process, on stable Rust without a way round.
+Of Python's, what fails is what its allocators are asked for (`_testcapi.set_nomemory`): objects, of CPython's and torch's as well.  Of the
+engine's, it is what Rust's allocator is asked for (`guards-rs/src/ffi/shortage.rs`): the engine's reserve serves the request, and the call
+ends with a MemoryError.
 """
 
 from __future__ import annotations
@@ -324,6 +325,19 @@ def training() -> Scene:
 
 
 @scene
+def many_inputs() -> Scene:
+    @pycompiler.compile
+    def f(xs: list[torch.Tensor]) -> Any:
+        total = xs[0].sin()
+        for x in xs[1:]:
+            total = total + x
+        return total, torch.stack(xs).sort(0)[1], tuple(xs)
+
+    xs = [torch.randn(2) for _ in range(40)]
+    return compiles(lambda: f(xs), *xs)
+
+
+@scene
 def sizes_that_change() -> Scene:
     @pycompiler.compile(dynamic=True)
     def f(x: torch.Tensor) -> Any:
@@ -371,24 +385,61 @@ def counters() -> Scene:
 # -- the sweep ----------------------------------------------------------------------------------------------------------
 
 
-def attempt(scene: Scene, n: int, all_from: bool) -> tuple[str, bool]:
+class OfPython:
+    """Allocations of Python's objects."""
+
+    @staticmethod
+    def fail(n: int, all_from: bool) -> None:
+        _testcapi.set_nomemory(n, 0 if all_from else n + 1)
+
+    @staticmethod
+    def restore() -> None:
+        _testcapi.remove_mem_hooks()
+
+    @staticmethod
+    def is_left() -> bool:
+        """Whether the failing allocation is still to come."""
+        try:
+            for _ in range(20):
+                bytes(100)
+        except MemoryError:
+            return True
+        return False
+
+
+class OfEngine:
+    """Allocations of the engine."""
+
+    came = False
+
+    def fail(self, n: int, all_from: bool) -> None:
+        _native.fail_allocations(n + 1, all_from)
+
+    def restore(self) -> None:
+        self.came = _native.restore_allocations()
+
+    def is_left(self) -> bool:
+        self.restore()
+        return not self.came
+
+
+MEMORIES: dict[str, OfPython | OfEngine] = {"python": OfPython(), "engine": OfEngine()}
+
+
+def attempt(scene: Scene, memory: OfPython | OfEngine, n: int, all_from: bool) -> tuple[str, bool]:
     """The end of the call ("short" or "right"), and whether it made at most `n` allocations."""
     raised = got = text = None
     few = False
-    _testcapi.set_nomemory(n, 0 if all_from else n + 1)
+    memory.fail(n, all_from)
     try:
         try:
             got = scene.call()
         except BaseException as error:  # not stored: the interpreter has only sixteen MemoryErrors in reserve
             raised = type(error)
             text = error.args
-        try:
-            for _ in range(20):
-                bytes(100)
-        except MemoryError:
-            few = True  # the call never reached the failing allocation
+        few = memory.is_left()
     finally:
-        _testcapi.remove_mem_hooks()
+        memory.restore()
     if raised is None:
         assert scene.right(got), f"wrong with n = {n}, {all_from = }: {got!r}"
         return "right", few
@@ -397,20 +448,20 @@ def attempt(scene: Scene, n: int, all_from: bool) -> tuple[str, bool]:
     return "short", few
 
 
-def sweep(scene: Scene, step: int) -> collections.Counter[str]:
+def sweep(scene: Scene, memory: OfPython | OfEngine, step: int) -> collections.Counter[str]:
     done: collections.Counter[str] = collections.Counter()
-    for all_from in (False, True) if scene.all_too else (False,):
+    for all_from in (False, True) if scene.all_too or memory is MEMORIES["engine"] else (False,):
         n = 0
         while True:
             held = [sys.getrefcount(o) for o in scene.watched]
-            end, few = attempt(scene, n, all_from)
+            end, few = attempt(scene, memory, n, all_from)
             done[end] += 1
             if not scene.right(scene.call()):
                 raise AssertionError(f"wrong behind a shortage with n = {n}, {all_from = }")
             now = [sys.getrefcount(o) for o in scene.watched]
             if any(abs(a - b) > 2 for a, b in zip(held, now, strict=True)):  # tolerance: one entry of a cache
                 raise AssertionError(f"references {held} became {now} with n = {n}, {all_from = }")
-            if (few and end == "right" and not all_from) or (all_from and end == "right") or n > MOST:
+            if (few and end == "right") or n > MOST:
                 break
             n += 1 if n < FEW else step
             if n % 10 == 0:
@@ -419,7 +470,7 @@ def sweep(scene: Scene, step: int) -> collections.Counter[str]:
     return done
 
 
-def run(name: str, step: int) -> dict[str, Any]:
+def run(name: str, memory: str, step: int) -> dict[str, Any]:
     scene = SCENES[name]()
     for _ in range(3):
         assert scene.right(scene.call()), name
@@ -428,19 +479,20 @@ def run(name: str, step: int) -> dict[str, Any]:
         for _ in range(ROUNDS):
             gc.collect()
             before = sys.getallocatedblocks()
-            done = sweep(scene, step)
+            done = sweep(scene, MEMORIES[memory], step)
             gc.collect()
             grown = sys.getallocatedblocks() - before
             if grown < done["short"] // 4 + 4 + scene.lost:
                 break
         else:
             raise AssertionError(f"{name}: {done['short']} shortages leave {grown} blocks")
-    return {"scene": name, "short": 0, **done}
+    return {"scene": name, "memory": memory, "short": 0, **done}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scenes", nargs="*")
+    parser.add_argument("--memory", choices=MEMORIES, default="python", help="whose allocations fail")
     parser.add_argument("--step", type=int, default=1, help="between the n beyond the first")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -448,7 +500,7 @@ def main() -> None:
     failed = 0
     for name in options.scenes or SCENES:
         try:
-            print(json.dumps(run(name, options.step)), flush=True)
+            print(json.dumps(run(name, options.memory, options.step)), flush=True)
         except Exception:
             failed += 1
             print(f"-- {name}", file=sys.stderr)

@@ -3,8 +3,9 @@
 use super::gradients::{NodeGradients, Tangents};
 use super::{cleared, items, position};
 use crate::ffi::object::{runtime_error, type_error, Handle};
+use crate::ffi::shortage::noticed;
 use crate::ffi::sync::GilCell;
-use crate::ffi::{visit_obj, Obj, Owned, Res};
+use crate::ffi::{collector, visit_obj, Obj, Owned, Res};
 use crate::guard::plain_state::PlainState;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -46,7 +47,7 @@ impl NodeBackward {
 
     #[getter]
     fn recipe(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.recipe.clone().into_py(py))
+        Ok(self.live(py)?.recipe.clone().into_py(py))
     }
 
     /// Binds like a function: the class of the nodes has it as a method.
@@ -62,17 +63,20 @@ impl NodeBackward {
 
     #[pyo3(signature = (*args))]
     fn __call__(slf: &Bound<'_, Self>, args: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
-        let args: SmallVec<[Obj; 16]> = Obj::of(args).tuple_items().collect();
-        let (ctx, tangents): (Obj, Tangents) = match &*args {
-            [] => return Err(type_error("the backward of an autograd node takes the node, then tangents").into()),
-            [ctx, list] if list.is_list_exact() => (*ctx, list.own().take_items()?.into()),
-            [ctx, tangents @ ..] => (*ctx, tangents.iter().map(|tangent| tangent.own()).collect()),
+        let called = || {
+            let args: SmallVec<[Obj; 16]> = Obj::of(args).tuple_items().collect();
+            let (ctx, tangents): (Obj, Tangents) = match &*args {
+                [] => return Err(type_error("the backward of an autograd node takes the node, then tangents")),
+                [ctx, list] if list.is_list_exact() => (*ctx, list.own().take_items()?.into()),
+                [ctx, tangents @ ..] => (*ctx, tangents.iter().map(|tangent| tangent.own()).collect()),
+            };
+            slf.get().run(Obj::of(slf.as_any()), ctx, tangents)
         };
-        Ok(slf.get().run(Obj::of(slf.as_any()), ctx, tangents)?.into_py(slf.py()))
+        Ok(noticed(called)?.into_py(slf.py()))
     }
 
-    fn __repr__(&self) -> PyResult<String> {
-        Ok(format!("<NodeBackward of {} tangents>", self.live()?.tangents.len()))
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<NodeBackward of {} tangents>", self.live(py)?.tangents.len()))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -85,53 +89,54 @@ impl NodeBackward {
             }
             _ => Ok(()), // a running backward holds the parts, too
         };
-        self.backward.try_read(held).unwrap_or(Ok(()))?;
+        self.backward.try_read(collector(&visit), held).unwrap_or(Ok(()))?;
         let gradients = |known: &Vec<(Pattern, Handle<NodeGradients>)>| {
             known.iter().try_for_each(|(_, gradients)| visit_obj(&visit, gradients.obj()))
         };
-        self.known.try_read(gradients).unwrap_or(Ok(()))
+        self.known.try_read(collector(&visit), gradients).unwrap_or(Ok(()))
     }
 
-    fn __clear__(&self) {
-        drop(self.backward.replace(None));
-        drop(self.known.replace(Vec::new()));
+    fn __clear__(&self, py: Python<'_>) {
+        drop(self.backward.replace(py, None));
+        drop(self.known.replace(py, Vec::new()));
     }
 }
 
 impl NodeBackward {
-    fn live(&self) -> Res<Rc<Backward>> {
-        self.backward.read(|backward| backward.clone()).ok_or_else(cleared)
+    fn live(&self, py: Python<'_>) -> Res<Rc<Backward>> {
+        self.backward.read(py, |backward| backward.clone()).ok_or_else(cleared)
     }
 
     fn run(&self, this: Obj, ctx: Obj, tangents: Tangents) -> Res<Owned> {
-        let backward = self.live()?;
+        let py = this.py();
+        let backward = self.live(py)?;
         if tangents.len() != backward.n_outputs {
             return Err(type_error(&format!("expected {} gradients, got {}", backward.n_outputs, tangents.len())));
         }
-        if backward.is_unusual.is_unusual()? {
+        if backward.is_unusual.is_unusual(py)? {
             return backward.unusual.call(&[this, ctx, Owned::tuple_from(tangents.into_vec())?.get()], None);
         }
-        let is_missing = |k: &usize| tangents.get(*k).is_none_or(|tangent| tangent.is_none());
+        let is_missing = |k: &usize| tangents.get(*k).is_none_or(|tangent| tangent.get().is_none());
         let pattern: Pattern = backward.tangents.iter().map(is_missing).collect();
         if pattern[..] == [true] {
             return Owned::tuple_from(vec![Owned::none(); backward.n_inputs]);
         }
-        let gradients = self.gradients(&backward, pattern)?;
+        let gradients = self.gradients(py, &backward, pattern)?;
         gradients.run(ctx, tangents)
     }
 
-    fn gradients(&self, backward: &Backward, pattern: Pattern) -> Res<Handle<NodeGradients>> {
+    fn gradients(&self, py: Python<'_>, backward: &Backward, pattern: Pattern) -> Res<Handle<NodeGradients>> {
         let known = |known: &Vec<(Pattern, Handle<NodeGradients>)>| {
             known.iter().find(|(other, _)| *other == pattern).map(|(_, gradients)| gradients.clone())
         };
-        if let Some(gradients) = self.known.read(known) {
+        if let Some(gradients) = self.known.read(py, known) {
             return Ok(gradients);
         }
         let missing = Owned::tuple_from(pattern.iter().map(|missing| Owned::bool(*missing)).collect())?;
         let found = backward.find.call(&[missing.get()], None)?;
         let gradients: Handle<NodeGradients> =
             Handle::downcast(found.get()).ok_or_else(|| runtime_error("`find` gave no NodeGradients"))?;
-        self.known.with(|known| known.push((pattern, gradients.clone())));
+        self.known.with(py, |known| known.push((pattern, gradients.clone())));
         Ok(gradients)
     }
 }

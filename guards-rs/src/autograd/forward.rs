@@ -3,8 +3,9 @@
 use super::{cleared, flag, items, names, optional, position, sequence_of, Place};
 use crate::ffi::object::type_error;
 use crate::ffi::plan_call::run_plan;
+use crate::ffi::shortage::noticed;
 use crate::ffi::sync::GilCell;
-use crate::ffi::{visit_obj, Obj, Owned, Res};
+use crate::ffi::{collector, visit_obj, Obj, Owned, Res};
 use crate::plan::Plan;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -55,16 +56,16 @@ impl NodeForward {
 
     #[getter]
     fn recipe(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.recipe.clone().into_py(py))
+        Ok(self.live(py)?.recipe.clone().into_py(py))
     }
 
     #[pyo3(signature = (*args))]
     fn __call__(&self, py: Python<'_>, args: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.run(Obj::of(args))?.into_py(py))
+        Ok(noticed(|| self.live(py)?.run(Obj::of(args)))?.into_py(py))
     }
 
-    fn __repr__(&self) -> PyResult<String> {
-        Ok(format!("<NodeForward of {}>", self.live()?.graph.repr()))
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<NodeForward of {}>", self.live(py)?.graph.repr()))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -76,17 +77,17 @@ impl NodeForward {
             }
             _ => Ok(()), // a running call holds the parts, too
         };
-        self.0.try_read(held).unwrap_or(Ok(()))
+        self.0.try_read(collector(&visit), held).unwrap_or(Ok(()))
     }
 
-    fn __clear__(&self) {
-        drop(self.0.replace(None));
+    fn __clear__(&self, py: Python<'_>) {
+        drop(self.0.replace(py, None));
     }
 }
 
 impl NodeForward {
-    fn live(&self) -> Res<Rc<Forward>> {
-        self.0.read(|forward| forward.clone()).ok_or_else(cleared)
+    fn live(&self, py: Python<'_>) -> Res<Rc<Forward>> {
+        self.0.read(py, |forward| forward.clone()).ok_or_else(cleared)
     }
 }
 
@@ -131,8 +132,8 @@ impl Forward {
                 if self.states.is_some() {
                     ctx.set_attr(names()?.rng.get(), *rng)?;
                 }
-                let inputs: SmallVec<[Obj; 16]> = inputs.tuple_items().collect();
-                let outputs: SmallVec<[Obj; 8]> = outputs.tuple_items().collect();
+                let inputs: SmallVec<[Obj; 16]> = inputs.get().tuple_items().collect();
+                let outputs: SmallVec<[Obj; 8]> = outputs.get().tuple_items().collect();
                 self.save(&ctx, &inputs, &outputs)?;
                 if self.ends {
                     ctx.set_attr(names()?.ends.get(), *ends)?;

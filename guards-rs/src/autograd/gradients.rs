@@ -4,8 +4,9 @@ use super::{cleared, flag, items, names, optional, position, sequence_of};
 use crate::ffi::aten::{Object, UnwrappedTensor};
 use crate::ffi::object::{runtime_error, value_error};
 use crate::ffi::plan_call::{run_plan_taking, Outputs};
+use crate::ffi::shortage::noticed;
 use crate::ffi::sync::GilCell;
-use crate::ffi::{visit_obj, Obj, Owned, Res};
+use crate::ffi::{collector, visit_obj, Obj, Owned, Res};
 use crate::plan::size::{Dims, Numbers, Symbols};
 use crate::plan::Plan;
 use crate::tensor_view::kind_of;
@@ -82,16 +83,16 @@ impl NodeGradients {
 
     #[getter]
     fn recipe(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.live()?.recipe.clone().into_py(py))
+        Ok(self.live(py)?.recipe.clone().into_py(py))
     }
 
     fn __call__(&self, ctx: &Bound<'_, PyAny>, tangents: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let tangents = Obj::of(tangents).own().to_tuple()?.tuple_items().map(Obj::own).collect();
-        Ok(self.run(Obj::of(ctx), tangents)?.into_py(ctx.py()))
+        let tangents = Obj::of(tangents).own().to_tuple()?.get().tuple_items().map(Obj::own).collect();
+        Ok(noticed(|| self.run(Obj::of(ctx), tangents))?.into_py(ctx.py()))
     }
 
-    fn __repr__(&self) -> PyResult<String> {
-        Ok(format!("<NodeGradients of {} tangents>", self.live()?.tangents.len()))
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<NodeGradients of {} tangents>", self.live(py)?.tangents.len()))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -99,21 +100,21 @@ impl NodeGradients {
             Some(gradients) if Rc::strong_count(gradients) == 1 => gradients.visit(&visit),
             _ => Ok(()), // a running backward holds the parts, too
         };
-        self.0.try_read(held).unwrap_or(Ok(()))
+        self.0.try_read(collector(&visit), held).unwrap_or(Ok(()))
     }
 
-    fn __clear__(&self) {
-        drop(self.0.replace(None));
+    fn __clear__(&self, py: Python<'_>) {
+        drop(self.0.replace(py, None));
     }
 }
 
 impl NodeGradients {
-    fn live(&self) -> Res<Rc<Gradients>> {
-        self.0.read(|gradients| gradients.clone()).ok_or_else(cleared)
+    fn live(&self, py: Python<'_>) -> Res<Rc<Gradients>> {
+        self.0.read(py, |gradients| gradients.clone()).ok_or_else(cleared)
     }
 
     pub fn run(&self, ctx: Obj, tangents: Tangents) -> Res<Owned> {
-        self.live()?.run(&ctx.own(), tangents)
+        self.live(ctx.py())?.run(&ctx.own(), tangents)
     }
 }
 
@@ -121,7 +122,7 @@ impl Gradients {
     fn parse(py: Python<'_>, recipe: Owned) -> Res<Gradients> {
         let mut known = Symbols::default();
         let symbols = items(&recipe, c"symbols", |pair| {
-            known.add(pair.get_index(0)?.as_str()?.to_owned(), false);
+            known.add(pair.get_index(0)?.get().as_str()?.to_owned(), false);
             position(pair.get_index(1)?)
         })?;
         let tangent = |row: Owned| -> Res<Tangent> {
@@ -133,11 +134,11 @@ impl Gradients {
             })
         };
         let gradient = |pair: Owned| -> Res<Gradient> {
-            if pair.is_none() {
+            if pair.get().is_none() {
                 return Ok(Gradient::Nothing);
             }
             let at = position(pair.get_index(1)?)?;
-            match pair.get_index(0)?.as_str()? {
+            match pair.get_index(0)?.get().as_str()? {
                 "result" => Ok(Gradient::Result(at)),
                 "tangent" => Ok(Gradient::Tangent(at)),
                 "saved" => Ok(Gradient::Saved(at)),
@@ -205,7 +206,7 @@ impl Gradients {
         drop(given); // the graph frees each tangent after its last use
                      // Compiled first: if this fails, the graph keeps its saved tensors.
         let call = self.graph.getattr(names.call.get())?;
-        let call = if call.is_none() { self.graph.getattr(names.compile.get())?.call(&[], None)? } else { call };
+        let call = if call.get().is_none() { self.graph.getattr(names.compile.get())?.call(&[], None)? } else { call };
         let saved = self.saved(ctx)?;
         for check in &*self.checks {
             // Errors about freed tensors come first.

@@ -55,7 +55,7 @@ impl Place {
     /// From `("input", i)` or `("output", k)`.
     fn parse(pair: &Owned) -> Res<Place> {
         let at = pair.get_index(1)?.as_i64()? as usize;
-        match pair.get_index(0)?.as_str()? {
+        match pair.get_index(0)?.get().as_str()? {
             "input" => Ok(Place::Input(at)),
             "output" => Ok(Place::Output(at)),
             other => Err(value_error(&format!("unknown place {other:?}; known: input, output"))),
@@ -73,19 +73,19 @@ impl Place {
 
 /// The items of a graph's result, or of another sequence.
 fn sequence_of(made: Owned) -> Res<Outputs> {
-    let made = if made.is_tuple() { made } else { made.to_tuple()? };
-    Ok(made.tuple_items().map(Obj::own).collect())
+    let made = if made.get().is_tuple() { made } else { made.to_tuple()? };
+    Ok(made.get().tuple_items().map(Obj::own).collect())
 }
 
 /// The items of an attribute that is a sequence.
 fn items<T>(recipe: &Owned, name: &std::ffi::CStr, parse: impl FnMut(Owned) -> Res<T>) -> Res<Box<[T]>> {
-    recipe.attr(name)?.to_tuple()?.tuple_items().map(Obj::own).map(parse).collect()
+    recipe.attr(name)?.to_tuple()?.get().tuple_items().map(Obj::own).map(parse).collect()
 }
 
 /// An attribute that may be None.
 fn optional(recipe: &Owned, name: &std::ffi::CStr) -> Res<Option<Owned>> {
     let found = recipe.attr(name)?;
-    Ok((!found.is_none()).then_some(found))
+    Ok((!found.get().is_none()).then_some(found))
 }
 
 fn flag(recipe: &Owned, name: &std::ffi::CStr) -> Res<bool> {

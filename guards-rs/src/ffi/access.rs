@@ -31,7 +31,7 @@ extern "C" {
     static mut PyODict_Type: PyTypeObject;
 }
 
-impl Obj {
+impl<'a> Obj<'a> {
     // ---- kinds ----
 
     #[inline]
@@ -154,7 +154,7 @@ impl Obj {
     /// The value of `key` in dict storage, unless a comparison with the keys there could run Python code.  If the table
     /// does not state that all keys are strings, at most `scan` keys are checked one by one.
     #[inline]
-    pub fn dict_find(self, key: Obj, scan: usize) -> Quiet<Option<Obj>> {
+    pub fn dict_find(self, key: Obj, scan: usize) -> Quiet<Option<Obj<'a>>> {
         debug_assert!(self.is_dict());
         if !key.is_plain_key() || !(dict_keys::are_strings(self) || self.has_plain_keys(scan)) {
             return Err(MayRunPython);
@@ -176,7 +176,7 @@ impl Obj {
     }
 
     /// The next (key, value) of dict storage; `pos` starts at 0.
-    pub fn dict_next(self, pos: &mut isize) -> Option<(Obj, Obj)> {
+    pub fn dict_next(self, pos: &mut isize) -> Option<(Obj<'a>, Obj<'a>)> {
         let (mut k, mut v) = (null_mut(), null_mut());
         // SAFETY: callers check is_dict; both results are borrowed from the dict.
         unsafe {
@@ -195,13 +195,13 @@ impl Obj {
 
     /// Item `i < tuple_len()` of tuple storage.
     #[inline]
-    pub fn tuple_item(self, i: usize) -> Obj {
+    pub fn tuple_item(self, i: usize) -> Obj<'a> {
         debug_assert!(self.is_tuple() && i < self.tuple_len());
         // SAFETY: callers check is_tuple and the bound; a tuple's slots are non-null.
         unsafe { Obj::borrow(PyTuple_GET_ITEM(self.ptr(), i as Py_ssize_t)) }
     }
 
-    pub fn tuple_items(self) -> impl Iterator<Item = Obj> {
+    pub fn tuple_items(self) -> impl Iterator<Item = Obj<'a>> {
         (0..self.tuple_len()).map(move |i| self.tuple_item(i))
     }
 
@@ -213,7 +213,7 @@ impl Obj {
 
     /// An item of list storage.  None if out of range.
     #[inline]
-    pub fn list_item(self, i: usize) -> Option<Obj> {
+    pub fn list_item(self, i: usize) -> Option<Obj<'a>> {
         // SAFETY: callers check is_list; the bound is checked here.
         (i < self.list_len()).then(|| unsafe { Obj::borrow(PyList_GET_ITEM(self.ptr(), i as Py_ssize_t)) })
     }
@@ -254,7 +254,7 @@ impl Obj {
         unsafe { (PyComplex_RealAsDouble(self.ptr()), PyComplex_ImagAsDouble(self.ptr())) }
     }
 
-    pub fn as_str(&self) -> Res<&str> {
+    pub fn as_str(self) -> Res<&'a str> {
         let mut n = 0;
         // SAFETY: *gil*, *live*; the UTF-8 form lives as long as the str.
         unsafe {
@@ -267,7 +267,7 @@ impl Obj {
     }
 
     /// `as_str` for messages.  Returns `otherwise` for an object that is no str, and for a str that is no UTF-8.
-    pub fn text_or<'a>(&'a self, otherwise: &'a str) -> &'a str {
+    pub fn text_or(self, otherwise: &'a str) -> &'a str {
         self.as_str().unwrap_or_else(|Raised| {
             clear_error();
             otherwise
@@ -279,7 +279,7 @@ impl Obj {
     /// The instance dict, created if needed.  None for objects without one, and for types (their dict is reached
     /// through a proxy).
     #[inline]
-    pub fn instance_dict(self) -> Option<Obj> {
+    pub fn instance_dict(self) -> Option<Obj<'a>> {
         if self.is_type() {
             return None;
         }
@@ -309,42 +309,42 @@ impl Obj {
     /// The `__code__` of a Python function (callers check is_function).  The next methods do the same for other
     /// attributes.
     #[inline]
-    pub fn func_code(self) -> Obj {
+    pub fn func_code(self) -> Obj<'a> {
         // SAFETY: callers check is_function; a function always has a code object.
         unsafe { Obj::borrow(PyFunction_GetCode(self.ptr())) }
     }
     #[inline]
-    pub fn func_globals(self) -> Obj {
+    pub fn func_globals(self) -> Obj<'a> {
         // SAFETY: as in func_code.
         unsafe { Obj::borrow(PyFunction_GetGlobals(self.ptr())) }
     }
     #[inline]
-    pub fn func_defaults(self) -> Option<Obj> {
+    pub fn func_defaults(self) -> Option<Obj<'a>> {
         // SAFETY: as in func_code.
         unsafe { Obj::borrow_opt(PyFunction_GetDefaults(self.ptr())) }.filter(|o| o.is_tuple())
     }
     #[inline]
-    pub fn func_kwdefaults(self) -> Option<Obj> {
+    pub fn func_kwdefaults(self) -> Option<Obj<'a>> {
         // SAFETY: as in func_code.
         unsafe { Obj::borrow_opt(PyFunction_GetKwDefaults(self.ptr())) }.filter(|o| o.is_dict())
     }
     #[inline]
-    pub fn func_closure(self) -> Option<Obj> {
+    pub fn func_closure(self) -> Option<Obj<'a>> {
         // SAFETY: as in func_code.
         unsafe { Obj::borrow_opt(PyFunction_GetClosure(self.ptr())) }.filter(|o| o.is_tuple())
     }
-    pub fn method_func(self) -> Obj {
+    pub fn method_func(self) -> Obj<'a> {
         // SAFETY: callers check is_method.
         unsafe { Obj::borrow(PyMethod_Function(self.ptr())) }
     }
-    pub fn method_self(self) -> Obj {
+    pub fn method_self(self) -> Obj<'a> {
         // SAFETY: callers check is_method.
         unsafe { Obj::borrow(PyMethod_Self(self.ptr())) }
     }
 
     /// The contents of a cell (callers check is_cell).
     #[inline]
-    pub fn cell_get(self) -> Option<Obj> {
+    pub fn cell_get(self) -> Option<Obj<'a>> {
         // SAFETY: callers check is_cell; the cell keeps a second reference to the returned object.
         unsafe {
             let p = PyCell_Get(self.ptr());
@@ -357,7 +357,7 @@ impl Obj {
 
     /// The referent of a weak reference (callers check is_weakref).  None if dead.
     #[inline]
-    pub fn weakref_target(self) -> Option<Obj> {
+    pub fn weakref_target(self) -> Option<Obj<'a>> {
         // SAFETY: callers check is_weakref; the result is borrowed, None stands for a dead target.
         unsafe { Obj::borrow_opt(PyWeakref_GetObject(self.ptr())) }.filter(|o| !o.is_none())
     }

@@ -52,14 +52,14 @@ struct Object<T> {
     state: *mut T,
 }
 
-unsafe fn arguments<'a>(args: *const *mut PyObject, n: usize) -> &'a [Obj] {
+unsafe fn arguments<'a>(args: *const *mut PyObject, n: usize) -> &'a [Obj<'a>] {
     if n == 0 {
         return &[];
     }
     std::slice::from_raw_parts(args.cast::<Obj>(), n)
 }
 
-unsafe fn keywords(names: *mut PyObject) -> (Option<Obj>, usize) {
+unsafe fn keywords<'a>(names: *mut PyObject) -> (Option<Obj<'a>>, usize) {
     let names = Obj::borrow_opt(names).filter(|k| k.tuple_len() > 0);
     (names, names.map_or(0, |k| k.tuple_len()))
 }
@@ -77,7 +77,7 @@ unsafe extern "C" fn vectorcall<T: Callable>(
 
 /// The `T` of an object of this type.  None for another object.
 #[inline]
-pub fn state<T: Callable>(o: &Obj) -> Option<&T> {
+pub fn state<'a, T: Callable>(o: Obj<'a>) -> Option<&'a T> {
     // SAFETY: the type was created at import, for T; a subtype has the same layout at its start; the object lives
     // (*live*).
     unsafe { T::class().is_of(o.ptr()).then(|| (*o.ptr().cast::<Object<T>>()).state.as_ref())? }

@@ -4,6 +4,7 @@
 //! Rust's own hook prints the message of the panic to stderr.
 
 use super::object::{no_memory, runtime_error, Owned, Raised, Res};
+use super::shortage::noticed;
 use pyo3::ffi::*;
 use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -31,10 +32,11 @@ fn raise(panic: &(dyn Any + Send)) {
     };
 }
 
-/// The same for a body that returns an object.  Null reports an exception.
+/// The same for a body that returns an object, which also raises a MemoryError if memory was short.  Null reports an
+/// exception.
 #[inline]
 pub fn object(body: impl FnOnce() -> Res<Owned>) -> *mut PyObject {
-    or_raise(null_mut(), || match body() {
+    or_raise(null_mut(), || match noticed(body) {
         Ok(value) => value.into_ptr(),
         Err(Raised) => null_mut(),
     })
@@ -61,24 +63,29 @@ fn report(panic: &(dyn Any + Send)) {
     }
 }
 
-/// The same during garbage collection, where no Python code may run.  The message on stderr is the only report.
+/// The same where no exception can be raised: in a kernel without the GIL, whose error code is `otherwise`, and during
+/// garbage collection, where the message on stderr is the only report.
 #[inline]
 pub fn or_else<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
+}
+
+/// Silences the messages of expected panics.
+#[cfg(test)]
+pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(()); // the hook belongs to the process
+    let _one = ONE.lock();
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let value = body();
+    std::panic::set_hook(before);
+    value
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ffi::object::clear_error;
-
-    /// Silences expected panics.
-    fn quietly(body: impl FnOnce()) {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(|_| ()));
-        body();
-        std::panic::set_hook(before);
-    }
 
     fn is_runtime_error() -> bool {
         // SAFETY: *gil*: tests attach.

@@ -13,9 +13,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::caught;
 use super::depthwise;
 use super::product::{
-    self, runs, vector_bytes, Runs, Side, CHAIN, SHARE, WITHOUT_DATA, WITHOUT_MEMORY, WITHOUT_VECTORS,
+    self, vector_bytes, Runs, Side, CHAIN, PANICKED, SHARE, WITHOUT_DATA, WITHOUT_MEMORY, WITHOUT_VECTORS,
 };
 use super::team::{share_out, with_memory};
 
@@ -76,12 +77,17 @@ unsafe impl Sync for Convolution {}
 
 impl Convolution {
     pub fn windows(&self) -> usize {
-        self.rows.window * self.columns.window
+        self.rows.window.saturating_mul(self.columns.window)
     }
 
     /// Channels of a chain.
     fn chain(&self) -> usize {
         (CHAIN / self.windows()).max(1)
+    }
+
+    /// Floats that the offsets of the window's elements fill: whole vectors.
+    fn offsets(&self) -> usize {
+        (self.windows() * size_of::<usize>()).next_multiple_of(LINE) / size_of::<f32>()
     }
 
     fn is_padded(&self) -> bool {
@@ -96,8 +102,8 @@ impl Convolution {
             + self.rows.out_size * self.columns.out_size * self.filters;
         let threads = threads.div_ceil(self.batch);
         let most = if weight <= places { self.rows.out_size } else { 1 };
-        let rows = runs(self.rows.out_size, threads.min(most), 1);
-        let filters = runs(self.filters, threads / rows.len(), lanes);
+        let rows = Runs::new(self.rows.out_size, threads.min(most), 1);
+        let filters = Runs::new(self.filters, threads / rows.len(), lanes);
         (rows, filters)
     }
 }
@@ -332,12 +338,13 @@ macro_rules! kernels {
                 }
             }
 
-            /// `memory`: room for a panel, and behind it for the copy of the image.
+            /// `memory`: room for a panel, for the offsets of the window, and for the copy of the image.
             #[target_feature(enable = $features)]
             unsafe fn run_part(c: &Convolution, part: &Part, memory: *mut f32) {
                 let depth = c.channels * c.windows();
                 let width = c.columns.reach(c.columns.out_size);
-                let image = memory.wrapping_add(c.chain() * c.windows() * WIDE);
+                let offsets = memory.wrapping_add(c.chain() * c.windows() * WIDE);
+                let image = offsets.wrapping_add(c.offsets());
                 let (data, step, row_step) = if c.is_padded() {
                     // SAFETY: room for the rows of the part.
                     unsafe { copy(c, part, width, image) };
@@ -347,9 +354,14 @@ macro_rules! kernels {
                     (c.image.wrapping_add(first), c.columns.step, c.rows.step)
                 };
                 let element = |i: usize, j: usize| i * c.rows.dilation * row_step + j * c.columns.dilation * step;
-                let window: Vec<usize> =
-                    (0..c.windows()).map(|w| element(w / c.columns.window, w % c.columns.window)).collect();
-                let places = Places { data, step: step * c.columns.stride, row_step: row_step * c.rows.stride, window: &window };
+                let offsets = offsets.cast::<usize>();
+                for w in 0..c.windows() {
+                    // SAFETY: room for the offsets, aligned: a panel is a multiple of a vector long.
+                    unsafe { offsets.add(w).write(element(w / c.columns.window, w % c.columns.window)) };
+                }
+                // SAFETY: written above.
+                let window = unsafe { std::slice::from_raw_parts(offsets, c.windows()) };
+                let places = Places { data, step: step * c.columns.stride, row_step: row_step * c.rows.stride, window };
                 let (first, count) = part.filters;
                 let strip = STRIP.div_ceil(c.columns.out_size);
                 for filter in (first..first + count).step_by(WIDE) {
@@ -378,11 +390,11 @@ macro_rules! kernels {
                 let parts = c.batch * rows.len() * filters.len();
                 let most = rows.iter().map(|run| run.1).max().unwrap_or(1);
                 let places = if c.is_padded() { c.rows.reach(most) * c.columns.reach(c.columns.out_size) } else { 0 };
-                let floats = c.chain() * c.windows() * WIDE + c.channels * places;
+                let floats = c.chain() * c.windows() * WIDE + c.offsets() + c.channels * places;
                 let short = AtomicBool::new(false);
                 share_out(threads, parts, |number| {
                     let (run, image) = (number / filters.len() % rows.len(), number / filters.len() / rows.len());
-                    let part = Part { image, rows: rows[run], filters: filters[number % filters.len()] };
+                    let part = Part { image, rows: rows.at(run), filters: filters.at(number % filters.len()) };
                     // SAFETY: `run` is called on a processor with these features; parts of the result do not overlap.
                     let done = with_memory(floats, |memory| unsafe { run_part(c, &part, memory) });
                     short.fetch_or(done.is_err(), Ordering::Relaxed);
@@ -406,6 +418,13 @@ kernels!(avx512, "avx512f", __m512, [1 2 3 4 5 6 7 8 9 10 11 12],
 /// `ir.plan.KERNEL_ERRORS`.
 pub unsafe extern "C" fn convolution(ptrs: *const usize, scalars: *const i64, threads: i32) -> i64 {
     // SAFETY: the plan passes these addresses and numbers (`ir.plan.Convolution`).
+    caught::or_else(PANICKED, || unsafe { convolve(ptrs, scalars, threads) })
+}
+
+/// # Safety
+/// As `convolution`: three addresses, or four with a bias, and 25 numbers.
+unsafe fn convolve(ptrs: *const usize, scalars: *const i64, threads: i32) -> i64 {
+    // SAFETY: so many addresses and numbers.
     let (ptrs, n) = unsafe { (&*ptrs.cast::<[usize; 3]>(), &*scalars.cast::<[i64; 25]>()) };
     let at = |ptr: usize, offset: i64| (ptr as *const f32).wrapping_offset(offset as isize);
     // SAFETY: there is a fourth address, if there is a bias.
@@ -435,7 +454,8 @@ pub unsafe extern "C" fn convolution(ptrs: *const usize, scalars: *const i64, th
         rows: dimension(8),
         columns: dimension(16),
     };
-    let work = c.batch * c.channels * c.filters.max(1) * c.rows.out_size * c.columns.out_size;
+    let sizes = [c.channels, c.filters.max(1), c.rows.out_size, c.columns.out_size];
+    let work = sizes.into_iter().fold(c.batch, usize::saturating_mul);
     if work == 0 {
         return 0;
     }
@@ -560,6 +580,23 @@ mod tests {
                     check((300, filters), [3, 4], [1, 1], 2, 0, with_bias, lanes);
                 }
                 check((3, 24), [30, 33], [7, 7], 2, 3, with_bias, lanes);
+            }
+        }
+    }
+
+    /// No image has these sizes: a window without elements divides by zero.
+    #[test]
+    fn a_panic_is_an_error_code() {
+        let (element, mut numbers) = ([0f32], [1i64; 25]);
+        numbers[0] = 0;
+        (numbers[10], numbers[18]) = (0, 0);
+        let ptrs = [element.as_ptr() as usize; 3];
+        for filters in [0, 1] {
+            numbers[24] = filters;
+            for threads in [1, 2] {
+                // SAFETY: three addresses, of which none is read, and 25 numbers.
+                let code = caught::quietly(|| unsafe { convolution(ptrs.as_ptr(), numbers.as_ptr(), threads) });
+                assert_eq!(code, if vector_bytes() == 0 { WITHOUT_VECTORS } else { PANICKED }, "{filters} {threads}");
             }
         }
     }

@@ -54,8 +54,9 @@ pub use registry::{available, tell, watched};
 mod registry {
     use crate::ffi::caught;
     use crate::ffi::object::{clear_error, Obj};
-    use crate::ffi::sync::GilCell;
+    use crate::ffi::sync::{held, GilCell};
     use pyo3::ffi::PyObject;
+    use pyo3::Python;
     use smallvec::SmallVec;
     use std::cell::Cell;
     use std::collections::HashMap;
@@ -108,8 +109,8 @@ mod registry {
 
     static REGISTRY: GilCell<Option<Registry>> = GilCell::new(None);
 
-    fn with<R>(f: impl FnOnce(&mut Registry) -> R) -> R {
-        REGISTRY.with(|registry| f(registry.get_or_insert_default()))
+    fn with<R>(py: Python<'_>, f: impl FnOnce(&mut Registry) -> R) -> R {
+        REGISTRY.with(py, |registry| f(registry.get_or_insert_default()))
     }
 
     /// Keeps a pending exception pending.
@@ -126,7 +127,8 @@ mod registry {
                 r.dicts.remove(&(dict as usize));
             }
         };
-        caught::or_report((), || with(heard));
+        // SAFETY: *gil*: the interpreter calls, before it changes the dict.
+        caught::or_report((), || with(unsafe { held() }, heard));
         0
     }
 
@@ -145,17 +147,17 @@ mod registry {
     }
 
     /// Whether the interpreter had a callback left.
-    pub fn available() -> bool {
-        with(|r| r.watcher().is_some())
+    pub fn available(py: Python<'_>) -> bool {
+        with(py, |r| r.watcher().is_some())
     }
 
     /// The number of dicts that are watched now.
-    pub fn watched() -> usize {
-        with(|r| r.dicts.len())
+    pub fn watched(py: Python<'_>) -> usize {
+        with(py, |r| r.dicts.len())
     }
 
     pub fn subscribe(dict: Obj, heard: &EventCell, tag: u32) -> bool {
-        with(|r| {
+        with(dict.py(), |r| {
             let Some(watcher) = r.watcher() else { return false };
             // SAFETY: *gil*, *live*; callers pass dicts; no Python code runs.
             if unsafe { PyDict_Watch(watcher, dict.ptr()) } < 0 {
@@ -170,7 +172,7 @@ mod registry {
     /// Calls `tell` before each later change of this dict, which lives for ever, and of no other dict.  `tell` must
     /// touch no object.  False if no callback is left.
     pub fn tell(dict: Obj, tell: fn()) -> bool {
-        with(|r| {
+        with(dict.py(), |r| {
             let Some(watcher) = r.watcher() else { return false };
             // SAFETY: *gil*, *live*; callers pass a dict; no Python code runs.
             if unsafe { PyDict_Watch(watcher, dict.ptr()) } < 0 {
@@ -188,7 +190,8 @@ mod registry {
         }
         // SAFETY: has no preconditions.  When the interpreter finalizes, dicts die without an event.
         let ends = unsafe { Py_IsFinalizing() } != 0;
-        with(|r| {
+        // SAFETY: *gil*: a recording is dropped with its tree, or after a check.
+        with(unsafe { held() }, |r| {
             for dict in dicts {
                 let Some(asked) = r.dicts.get_mut(dict) else { continue };
                 asked.retain(|(other, _)| !Rc::ptr_eq(other, heard));
@@ -210,11 +213,12 @@ mod registry {
 #[cfg(not(Py_3_12))]
 mod registry {
     use super::{Cell, Obj, Rc};
+    use pyo3::Python;
 
-    pub fn available() -> bool {
+    pub fn available(_: Python<'_>) -> bool {
         false
     }
-    pub fn watched() -> usize {
+    pub fn watched(_: Python<'_>) -> usize {
         0
     }
     pub fn subscribe(_: Obj, _: &Rc<Cell<Option<u32>>>, _: u32) -> bool {

@@ -35,12 +35,13 @@ fn probe() -> bool {
     let look = || -> Res<bool> {
         let (text, number, none) = (Owned::interned("a")?, Owned::int(7)?, Owned::none());
         let (strings, mixed, empty) = (Owned::dict()?, Owned::dict()?, Owned::dict()?);
-        strings.dict_set(*text, *none)?;
-        let before = kind(*mixed);
-        mixed.dict_set(*text, *none)?;
-        let still = kind(*mixed);
-        mixed.dict_set(*number, *none)?;
-        Ok([kind(*strings), kind(*empty), before, still].iter().all(|k| matches!(k, 1 | 2)) && kind(*mixed) == 0)
+        strings.dict_set(text.get(), none.get())?;
+        let before = kind(mixed.get());
+        mixed.dict_set(text.get(), none.get())?;
+        let still = kind(mixed.get());
+        mixed.dict_set(number.get(), none.get())?;
+        Ok([kind(strings.get()), kind(empty.get()), before, still].iter().all(|k| matches!(k, 1 | 2))
+            && kind(mixed.get()) == 0)
     };
     let works = look().unwrap_or_else(|_| {
         clear_error();

@@ -11,6 +11,7 @@ use super::object::{clear_error, Obj, Owned, Raised, Res};
 use super::sync::GilCell;
 use super::words::{dict_version, first_changed};
 use pyo3::ffi::*;
+use pyo3::Python;
 use std::mem::offset_of;
 
 /// How a dict reports a change.
@@ -30,29 +31,31 @@ struct Found {
 
 static FOUND: GilCell<Option<Found>> = GilCell::new(None);
 
-fn found() -> Found {
-    if let Some(found) = FOUND.read(|f| *f) {
+fn found(py: Python<'_>) -> Found {
+    if let Some(found) = FOUND.read(py, |f| *f) {
         return found;
     }
-    let best = [ChangeSign::Event, ChangeSign::Version].into_iter().find_map(probe);
+    let best = [ChangeSign::Event, ChangeSign::Version].into_iter().find_map(|sign| probe(py, sign));
     let found = best.unwrap_or(Found { sign: ChangeSign::Nothing, moves: false });
-    FOUND.replace(Some(found));
+    FOUND.replace(py, Some(found));
     found
 }
 
 /// The sign that works for dicts of this interpreter; probed once.
-pub fn sign() -> ChangeSign {
-    found().sign
+pub fn sign(py: Python<'_>) -> ChangeSign {
+    found(py).sign
 }
 
 /// For tests: selects another sign if it works here.  None selects the best one.  Only trees built later use it.
-pub fn force(sign: Option<ChangeSign>) -> ChangeSign {
-    match sign {
-        None => drop(FOUND.replace(None)),
-        Some(ChangeSign::Nothing) => drop(FOUND.replace(Some(Found { sign: ChangeSign::Nothing, moves: false }))),
-        Some(sign) => drop(FOUND.replace(probe(sign).or(Some(Found { sign: ChangeSign::Nothing, moves: false })))),
-    }
-    found().sign
+pub fn force(py: Python<'_>, sign: Option<ChangeSign>) -> ChangeSign {
+    let nothing = Some(Found { sign: ChangeSign::Nothing, moves: false });
+    let forced = match sign {
+        None => None,
+        Some(ChangeSign::Nothing) => nothing,
+        Some(sign) => probe(py, sign).or(nothing),
+    };
+    FOUND.replace(py, forced);
+    found(py).sign
 }
 
 extern "C" {
@@ -82,8 +85,8 @@ impl Drop for TracingPause {
 }
 
 /// How to use `sign` in this interpreter.  None if it misses changes.
-fn probe(sign: ChangeSign) -> Option<Found> {
-    if sign == ChangeSign::Event && !dict_events::available() {
+fn probe(py: Python<'_>, sign: ChangeSign) -> Option<Found> {
+    if sign == ChangeSign::Event && !dict_events::available(py) {
         return None;
     }
     let _untraced = TracingPause::new();
@@ -130,7 +133,7 @@ pub fn prepare(dict: Obj) -> bool {
     if !is_whole(dict) {
         return false;
     }
-    if !found().moves {
+    if !found(dict.py()).moves {
         return true;
     }
     move_values(dict).unwrap_or_else(|Raised| {
@@ -143,11 +146,12 @@ pub fn prepare(dict: Obj) -> bool {
 fn move_values(dict: Obj) -> Res<bool> {
     if dict.dict_len() == 0 {
         let none = Owned::none();
-        dict.own().dict_set(*Owned::interned("__dict__")?, *none)?;
+        dict.own().dict_set(Owned::interned("__dict__")?.get(), none.get())?;
         dict.own().attr(c"popitem")?.call(&[], None)?;
     } else {
         let item = dict.own().attr(c"popitem")?.call(&[], None)?;
-        dict.own().dict_set(item.tuple_item(0), item.tuple_item(1))?; // there is room: `popitem` has just built the table
+        dict.own().dict_set(item.get().tuple_item(0), item.get().tuple_item(1))?;
+        // there is room: `popitem` has just built the table
     }
     Ok(!is_split(dict))
 }
@@ -208,15 +212,15 @@ def doomed():
 
 fn tells_of_every_change(found: Found) -> Res<bool> {
     let scope = Owned::dict()?;
-    pyo3::Python::attach(|py| py.run(PROBE, Some(&scope.to_bound(py).cast_into()?), None))?;
+    pyo3::Python::attach(|py| py.run(PROBE, Some(&scope.get().to_bound(py).cast_into()?), None))?;
     let get = |name: &str| -> Res<Owned> { scope.dict_get(&Owned::interned(name)?)?.ok_or(Raised) };
     let moves = Owned::bool(found.moves);
-    for pair in get("changes")?.call(&[*moves], None)?.to_tuple()?.tuple_items() {
+    for pair in get("changes")?.call(&[moves.get()], None)?.to_tuple()?.get().tuple_items() {
         let (dict, steps) = (pair.tuple_item(0), pair.tuple_item(1).own().to_tuple()?);
         if found.moves && is_split(dict) {
             return Ok(false);
         }
-        for step in steps.tuple_items() {
+        for step in steps.get().tuple_items() {
             let sign = DictWatch::new(found.sign, dict);
             step.own().call(&[], None)?;
             if !sign.changed() {
@@ -233,11 +237,11 @@ fn tells_of_every_change(found: Found) -> Res<bool> {
 /// Checks that two new dicts never share a version.
 fn has_versions_of_its_own() -> Res<bool> {
     let (a, b) = (Owned::dict()?, Owned::dict()?);
-    Ok(!dict_version(*a).had_value_of(dict_version(*b)))
+    Ok(!dict_version(a.get()).had_value_of(dict_version(b.get())))
 }
 
 fn tells_its_death(found: Found, doomed: &Owned) -> Res<bool> {
-    for holder in doomed.call(&[], None)?.to_tuple()?.tuple_items() {
+    for holder in doomed.call(&[], None)?.to_tuple()?.get().tuple_items() {
         let Some(object) = holder.list_item(0) else { return Ok(false) };
         let Some(dict) = (if object.is_dict() { Some(object) } else { object.instance_dict() }) else {
             return Ok(false);

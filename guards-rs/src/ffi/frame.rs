@@ -9,6 +9,7 @@ use super::caught;
 use super::object::{import, Obj, Owned, Raised, Res};
 use super::stack;
 use pyo3::ffi::*;
+use pyo3::Python;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -121,20 +122,20 @@ pub struct Frame(*mut RawFrame);
 
 impl Frame {
     #[inline]
-    pub fn code(self) -> Obj {
+    pub fn code(&self) -> Obj<'_> {
         // SAFETY: a frame that is evaluated holds its code.
         unsafe { Obj::borrow((*self.0).code.object()) }
     }
-    pub fn globals(self) -> Obj {
+    pub fn globals(&self) -> Obj<'_> {
         // SAFETY: as for code.
         unsafe { Obj::borrow((*self.0).globals) }
     }
-    pub fn function(self) -> Obj {
+    pub fn function(&self) -> Obj<'_> {
         // SAFETY: frames owned by a thread hold their function.
         unsafe { Obj::borrow((*self.0).function.object()) }
     }
     /// The i-th parameter.  `i` is below the number of parameters of the code.
-    pub fn parameter(self, i: usize) -> Option<Obj> {
+    pub fn parameter(&self, i: usize) -> Option<Obj<'_>> {
         // SAFETY: parameters are the first of the frame's local slots.
         unsafe { Obj::borrow_opt((*(*self.0).localsplus.as_ptr().add(i)).object()) }
     }
@@ -153,7 +154,7 @@ pub trait Evaluator: 'static {
     fn active() -> bool;
     fn evaluate(frame: Frame) -> FrameAction;
     /// The evaluation function was removed for a while.  Installs it again if it is still needed.
-    fn taken_away();
+    fn taken_away(py: Python<'_>);
 }
 
 /// The evaluation function that was in place before ours, and our own.
@@ -235,7 +236,7 @@ unsafe extern "C" fn evaluate<E: Evaluator>(
 unsafe fn without_hook<E: Evaluator>(thread: *mut PyThreadState, frame: *mut RawFrame) -> *mut PyObject {
     uninstall();
     let result = default(thread, frame, 0);
-    caught::or_report((), E::taken_away);
+    caught::or_report((), || E::taken_away(super::sync::held()));
     result
 }
 
@@ -339,7 +340,7 @@ pub fn remembered(code: Obj, generation: u64, for_ever: u64) -> CachedAnswer {
     match answer {
         None => CachedAnswer::Unknown,
         Some((_, None)) => CachedAnswer::Nothing,
-        Some((_, Some(reference))) => match reference.weakref_target() {
+        Some((_, Some(reference))) => match reference.get().weakref_target() {
             Some(compiled) => CachedAnswer::Compiled(compiled.own()),
             None => CachedAnswer::Unknown,
         },

@@ -6,7 +6,7 @@
 
 use super::access::{MayRunPython, Quiet};
 use super::dict_keys;
-use super::object::{Obj, Owned};
+use super::object::{Obj, Owned, Stored};
 use pyo3::ffi::*;
 use std::cell::Cell;
 
@@ -14,9 +14,9 @@ extern "C" {
     fn _PyType_Lookup(ty: *mut PyTypeObject, name: *mut PyObject) -> *mut PyObject;
 }
 
-/// Looks up one name in classes.  Remembers the last class, with its version, in which the lookup is quiet.
+/// Looks up one name, which the tree owns, in classes.  Remembers the last class, with its version, in which the lookup is quiet.
 pub struct ClassAttribute {
-    name: Obj,
+    name: Stored,
     quiet_in: Cell<(usize, u32)>,
 }
 
@@ -30,46 +30,46 @@ pub fn version(class: Obj) -> u32 {
 impl ClassAttribute {
     /// The owner of this value keeps `name` alive.
     pub fn new(name: Obj) -> Self {
-        ClassAttribute { name, quiet_in: Cell::new((0, 0)) }
+        ClassAttribute { name: name.store(), quiet_in: Cell::new((0, 0)) }
     }
 
     /// The attribute in the mro of `class`.  None if absent, or if `class` is no class.
     #[inline]
-    pub fn find(&self, class: Obj) -> Quiet<Option<Obj>> {
+    pub fn find<'a>(&self, class: Obj<'a>) -> Quiet<Option<Obj<'a>>> {
         if !class.is_type() {
             return Ok(None);
         }
         let known = (class.id(), version(class));
         if known.1 != 0 && self.quiet_in.get() == known {
-            return Ok(lookup(class, self.name));
+            return Ok(lookup(class, self.name.get()));
         }
         self.find_anew(class)
     }
 
     #[inline(never)]
-    fn find_anew(&self, class: Obj) -> Quiet<Option<Obj>> {
-        if !self.name.is_str_exact() || !mro(class).tuple_items().all(has_only_strings) {
+    fn find_anew<'a>(&self, class: Obj<'a>) -> Quiet<Option<Obj<'a>>> {
+        if !self.name.get().is_str_exact() || !mro(class).tuple_items().all(has_only_strings) {
             return Err(MayRunPython);
         }
-        let found = lookup(class, self.name);
+        let found = lookup(class, self.name.get());
         self.quiet_in.set((class.id(), version(class)));
         Ok(found)
     }
 
     /// The same lookup for keys that may run Python code.
     pub fn ask(&self, class: &Owned) -> Option<Owned> {
-        if !class.is_type() {
+        if !class.get().is_type() {
             return None;
         }
         // While keys are compared, the mro may be replaced and its classes dropped.
         let _held = mro(class.get()).own();
-        lookup(class.get(), self.name).map(Obj::own)
+        lookup(class.get(), self.name.get()).map(Obj::own)
     }
 }
 
 /// Looks up through CPython's type cache.  Borrowed from a class of the mro.  Callers check that `class` is a class.
 #[inline]
-fn lookup(class: Obj, name: Obj) -> Option<Obj> {
+fn lookup<'a>(class: Obj<'a>, name: Obj) -> Option<Obj<'a>> {
     // SAFETY: *gil*, *live*; a type and a string.
     unsafe { Obj::borrow_opt(_PyType_Lookup(class.ptr().cast(), name.ptr())) }
 }

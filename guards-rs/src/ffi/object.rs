@@ -1,10 +1,12 @@
 //! Borrowed and owned Python references, and the operations on them that guards and calls need.
 
+use super::sync::held;
 use pyo3::ffi::*;
 use pyo3::pyclass::boolean_struct::True;
 use pyo3::{Py, PyClass, PyTypeInfo, Python};
 use smallvec::SmallVec;
 use std::ffi::CStr;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
@@ -14,15 +16,34 @@ pub struct Raised;
 
 pub type Res<T> = Result<T, Raised>;
 
-/// A borrowed, non-null reference (rules *gil* and *live* of the parent module).  It is not `Send`, so code that runs
-/// without the GIL (`sync::without_gil`) cannot receive one.
+/// A borrowed, non-null reference, to an object that lives for `'a` (rules *gil* and *live* of the parent module).  It is
+/// not `Send`, so code that runs without the GIL (`sync::without_gil`) cannot receive one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
-pub struct Obj(NonNull<PyObject>);
+pub struct Obj<'a>(NonNull<PyObject>, PhantomData<&'a PyObject>);
+
+/// A borrowed reference without a lifetime, for a structure whose owner of the object the compiler cannot see: the
+/// structure's comment names it (rule *stored*).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct Stored(NonNull<PyObject>);
+
+impl Stored {
+    #[inline]
+    pub fn get(&self) -> Obj<'_> {
+        Obj(self.0, PhantomData)
+    }
+
+    #[inline]
+    pub fn all(items: &[Stored]) -> &[Obj<'_>] {
+        // SAFETY: both are transparent wrappers of the same pointer.
+        unsafe { std::slice::from_raw_parts(items.as_ptr().cast(), items.len()) }
+    }
+}
 
 /// An object that is never freed, so any structure may store it.
 #[derive(Clone, Copy, Debug)]
-pub struct Immortal(Obj);
+pub struct Immortal(Obj<'static>);
 
 // SAFETY: the object lives as long as the process; every use goes through `get`, under rule *gil*.
 unsafe impl Send for Immortal {}
@@ -36,7 +57,7 @@ impl Immortal {
     }
 
     #[inline]
-    pub fn get(self) -> Obj {
+    pub fn get(self) -> Obj<'static> {
         self.0
     }
 }
@@ -44,28 +65,20 @@ impl Immortal {
 /// A strong reference.  Unlike `Py<PyAny>` it drops by a plain decref, for slots that PyO3 does not know.
 #[derive(PartialEq, Eq, Debug)]
 #[repr(transparent)]
-pub struct Owned(Obj);
+pub struct Owned(NonNull<PyObject>);
 
 impl Drop for Owned {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: *gil*; this value owns one reference.
-        unsafe { Py_DECREF(self.0.ptr()) }
+        unsafe { Py_DECREF(self.0.as_ptr()) }
     }
 }
 
 impl Clone for Owned {
     #[inline]
     fn clone(&self) -> Owned {
-        self.0.own()
-    }
-}
-
-impl std::ops::Deref for Owned {
-    type Target = Obj;
-    #[inline]
-    fn deref(&self) -> &Obj {
-        &self.0
+        self.get().own()
     }
 }
 
@@ -76,25 +89,30 @@ impl Owned {
     /// `p` is null with an exception set, or a reference that the caller owns.
     #[inline]
     pub unsafe fn steal(p: *mut PyObject) -> Res<Owned> {
-        NonNull::new(p).map(|p| Owned(Obj(p))).ok_or(Raised)
+        NonNull::new(p).map(Owned).ok_or(Raised)
     }
 
     /// Hands the reference over to C.
     #[inline]
     pub fn into_ptr(self) -> *mut PyObject {
-        let p = self.0.ptr();
+        let p = self.ptr();
         std::mem::forget(self);
         p
     }
 
     #[inline]
-    pub fn get(&self) -> Obj {
-        self.0
+    pub fn get(&self) -> Obj<'_> {
+        Obj(self.0, PhantomData)
+    }
+
+    #[inline]
+    pub fn ptr(&self) -> *mut PyObject {
+        self.0.as_ptr()
     }
 
     pub fn of_py<T>(value: pyo3::Py<T>) -> Owned {
         // SAFETY: into_ptr gives an owned, non-null reference.
-        unsafe { Owned(Obj(NonNull::new_unchecked(value.into_ptr()))) }
+        unsafe { Owned(NonNull::new_unchecked(value.into_ptr())) }
     }
 
     pub fn into_py(self, py: pyo3::Python<'_>) -> pyo3::Py<pyo3::PyAny> {
@@ -196,13 +214,14 @@ impl Owned {
 }
 
 /// Strong references to many objects at once.
-pub struct References(SmallVec<[Obj; 16]>);
+pub struct References(SmallVec<[NonNull<PyObject>; 16]>);
 
 impl References {
     #[inline]
     pub fn new(objects: &[Obj]) -> References {
         objects.iter().for_each(|o| std::mem::forget(o.own()));
-        References(SmallVec::from_slice(objects))
+        // SAFETY: an Obj is a transparent wrapper of the pointer.
+        References(SmallVec::from_slice(unsafe { std::slice::from_raw_parts(objects.as_ptr().cast(), objects.len()) }))
     }
 }
 
@@ -401,23 +420,23 @@ impl From<Raised> for pyo3::PyErr {
     }
 }
 
-impl Obj {
+impl<'a> Obj<'a> {
     /// # Safety
     /// `p` is a non-null object that stays alive while the result is used (*live*).
     #[inline]
-    pub unsafe fn borrow(p: *mut PyObject) -> Obj {
-        Obj(NonNull::new_unchecked(p))
+    pub unsafe fn borrow(p: *mut PyObject) -> Obj<'a> {
+        Obj(NonNull::new_unchecked(p), PhantomData)
     }
 
     /// # Safety
     /// `p` is null or as for `borrow`.
     #[inline]
-    pub unsafe fn borrow_opt(p: *mut PyObject) -> Option<Obj> {
-        NonNull::new(p).map(Obj)
+    pub unsafe fn borrow_opt(p: *mut PyObject) -> Option<Obj<'a>> {
+        NonNull::new(p).map(|p| Obj(p, PhantomData))
     }
 
-    pub fn of(value: &pyo3::Bound<'_, pyo3::PyAny>) -> Obj {
-        // SAFETY: a Bound is non-null; *live*: the caller keeps it.
+    pub fn of(value: &'a pyo3::Bound<'_, pyo3::PyAny>) -> Obj<'a> {
+        // SAFETY: a Bound is non-null, and owns a reference.
         unsafe { Obj::borrow(value.as_ptr()) }
     }
 
@@ -440,20 +459,24 @@ impl Obj {
     pub fn own(self) -> Owned {
         // SAFETY: *gil*, *live*.
         unsafe { Py_INCREF(self.ptr()) };
-        Owned(self)
+        Owned(self.0)
     }
 
     #[inline]
-    pub fn none() -> Obj {
+    pub fn none() -> Obj<'static> {
         // SAFETY: None is never freed.
         unsafe { Obj::borrow(Py_None()) }
     }
 
     /// A borrowed reference to an object whose reference is never dropped.
-    pub fn forever(value: Owned) -> Obj {
-        let borrowed = value.get();
-        std::mem::forget(value);
-        borrowed
+    pub fn forever(value: Owned) -> Obj<'static> {
+        Obj(std::mem::ManuallyDrop::new(value).0, PhantomData)
+    }
+
+    /// For a structure that names the owner of the object.
+    #[inline]
+    pub fn store(self) -> Stored {
+        Stored(self.0)
     }
 
     #[inline]
@@ -462,7 +485,7 @@ impl Obj {
     }
 
     #[inline]
-    pub fn class(self) -> Obj {
+    pub fn class(self) -> Obj<'a> {
         // SAFETY: *live*: an object holds its type.
         unsafe { Obj::borrow(Py_TYPE(self.ptr()).cast()) }
     }
@@ -478,18 +501,25 @@ impl Obj {
         unsafe { PyType_HasFeature(Py_TYPE(self.ptr()), flag) != 0 }
     }
 
+    /// The token of the GIL, which is held while a borrowed reference exists (rule *gil*).
+    #[inline]
+    pub fn py(self) -> Python<'a> {
+        // SAFETY: *gil*.
+        unsafe { held() }
+    }
+
     pub fn refcount(self) -> isize {
         // SAFETY: *live*.
         unsafe { Py_REFCNT(self.ptr()) as isize }
     }
 }
 
-/// A strong reference to an instance of a PyO3 class of the engine, cheap to dereference.
-pub struct Handle<T>(ManuallyDrop<Py<T>>);
+/// A strong reference to an instance of a PyO3 class of the engine, cheap to dereference.  As `Obj`, it is not `Send`.
+pub struct Handle<T>(ManuallyDrop<Py<T>>, PhantomData<Obj<'static>>);
 
 impl<T> Handle<T> {
     #[inline]
-    pub fn obj(&self) -> Obj {
+    pub fn obj(&self) -> Obj<'_> {
         // SAFETY: a Py is non-null and this handle holds it.
         unsafe { Obj::borrow(self.0.as_ptr()) }
     }
@@ -499,7 +529,7 @@ impl<T: PyTypeInfo> Handle<T> {
     pub fn downcast(o: Obj) -> Option<Handle<T>> {
         Python::attach(|py| {
             let bound = o.to_bound(py);
-            bound.cast::<T>().ok().map(|t| Handle(ManuallyDrop::new(t.clone().unbind())))
+            bound.cast::<T>().ok().map(|t| Handle(ManuallyDrop::new(t.clone().unbind()), PhantomData))
         })
     }
 }
@@ -510,7 +540,7 @@ impl<T> Clone for Handle<T> {
         // SAFETY: *gil*: a reference is added and handed to the new handle.
         unsafe {
             Py_INCREF(self.0.as_ptr());
-            Handle(ManuallyDrop::new(std::ptr::read(&*self.0)))
+            Handle(ManuallyDrop::new(std::ptr::read(&*self.0)), PhantomData)
         }
     }
 }
@@ -531,10 +561,16 @@ impl<T: PyClass<Frozen = True> + Sync> std::ops::Deref for Handle<T> {
     }
 }
 
+/// The token of the GIL, which the garbage collector holds.  The visitor runs no Python code with it.
+pub fn collector<'a>(_: &'a pyo3::PyVisit<'_>) -> Python<'a> {
+    // SAFETY: *gil*: PyO3 passes a visitor to `__traverse__` only.
+    unsafe { held() }
+}
+
 /// Shows a reference of the visited object to the garbage collector.
 pub fn visit_obj(visit: &pyo3::PyVisit<'_>, o: Obj) -> Result<(), pyo3::PyTraverseError> {
     // SAFETY: a Py made of a borrowed pointer and never dropped.
     let py: ManuallyDrop<Py<pyo3::PyAny>> =
-        unsafe { ManuallyDrop::new(std::mem::transmute::<Obj, Py<pyo3::PyAny>>(o)) };
+        unsafe { ManuallyDrop::new(std::mem::transmute::<Obj<'_>, Py<pyo3::PyAny>>(o)) };
     visit.call(&*py)
 }

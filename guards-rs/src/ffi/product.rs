@@ -12,6 +12,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::aten::Outcome;
+use super::caught;
 use super::team::{share_out, with_memory};
 
 /// Of k: a panel of so many stays in the second cache.
@@ -30,6 +31,7 @@ pub(super) const SHARE: usize = 1 << 17;
 pub(super) const WITHOUT_MEMORY: i64 = 3;
 pub(super) const WITHOUT_VECTORS: i64 = 4;
 pub(super) const WITHOUT_DATA: i64 = 5;
+pub(super) const PANICKED: i64 = 6;
 
 /// One side's operand: the address of its first element; the distances, in elements, between its rows and along k.
 #[derive(Clone, Copy)]
@@ -97,7 +99,7 @@ impl Shape {
         let along_rows = self.columns * self.depth <= self.rows * (self.columns + self.depth);
         let (first, other) = if along_rows { (self.rows, self.columns) } else { (self.columns, self.rows) };
         let units = first.div_ceil(self.lanes).min(threads);
-        let (first, other) = (runs(first, units, self.lanes), runs(other, threads / units, self.lanes));
+        let (first, other) = (Runs::new(first, units, self.lanes), Runs::new(other, threads / units, self.lanes));
         if along_rows {
             (first, other)
         } else {
@@ -144,15 +146,36 @@ transpositions! {
         _mm512_unpacklo_ps, _mm512_unpackhi_ps, _mm512_shuffle_ps, _mm512_storeu_ps;
 }
 
-/// Rows or columns side by side: (first, how many).
-pub(super) type Runs = Vec<(usize, usize)>;
+/// `size` rows or columns in `count` runs of whole vectors.
+#[derive(Clone, Copy)]
+pub(super) struct Runs {
+    size: usize,
+    count: usize,
+    lanes: usize,
+}
 
-/// `size` elements in up to `count` runs of whole vectors.
-pub(super) fn runs(size: usize, count: usize, lanes: usize) -> Runs {
-    let vectors = size.div_ceil(lanes);
-    let count = count.clamp(1, vectors.max(1));
-    let begin = |run: usize| (run * vectors / count * lanes).min(size);
-    (0..count).map(|run| (begin(run), begin(run + 1) - begin(run))).collect()
+impl Runs {
+    /// At most `count` runs, none of them empty.
+    pub(super) fn new(size: usize, count: usize, lanes: usize) -> Runs {
+        Runs { size, count: count.clamp(1, size.div_ceil(lanes).max(1)), lanes }
+    }
+
+    pub(super) fn len(self) -> usize {
+        self.count
+    }
+
+    fn begin(self, run: usize) -> usize {
+        (run * self.size.div_ceil(self.lanes) / self.count * self.lanes).min(self.size)
+    }
+
+    /// The first row or column of a run, and how many it has.
+    pub(super) fn at(self, run: usize) -> (usize, usize) {
+        (self.begin(run), self.begin(run + 1) - self.begin(run))
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.count).map(move |run| self.at(run))
+    }
 }
 
 macro_rules! kernels {
@@ -443,6 +466,13 @@ pub fn vector_bytes() -> usize {
 /// and column step of `right`; row step of `out`; rows, columns, depth.  Returns 0, or a key of `ir.plan.KERNEL_ERRORS`.
 pub unsafe extern "C" fn matrix_product(ptrs: *const usize, scalars: *const i64, threads: i32) -> i64 {
     // SAFETY: the plan passes three addresses and ten numbers (`ir.plan.Product`).
+    caught::or_else(PANICKED, || unsafe { multiply(ptrs, scalars, threads) })
+}
+
+/// # Safety
+/// As `matrix_product`: three addresses and ten numbers.
+unsafe fn multiply(ptrs: *const usize, scalars: *const i64, threads: i32) -> i64 {
+    // SAFETY: so many addresses and numbers.
     let (ptrs, n) = unsafe { (&*ptrs.cast::<[usize; 3]>(), &*scalars.cast::<[i64; 10]>()) };
     let at = |ptr: usize, offset: i64| (ptr as *const f32).wrapping_offset(offset as isize);
     let left = Side { data: at(ptrs[0], n[0]), step: n[1] as isize, k: n[2] as isize };
@@ -471,7 +501,7 @@ pub unsafe extern "C" fn matrix_product(ptrs: *const usize, scalars: *const i64,
     let (rows, columns) = shape.cuts(threads);
     let code = AtomicI64::new(0);
     share_out(threads, rows.len() * columns.len(), |number| {
-        let ((row, rows), (column, columns)) = (rows[number / columns.len()], columns[number % columns.len()]);
+        let ((row, rows), (column, columns)) = (rows.at(number / columns.len()), columns.at(number % columns.len()));
         let (left, right) = (left.at(row, 0), right.at(column, 0));
         let across = Shape { rows, columns, ..shape }.runs_across();
         let (wide, tall) = if across { (left, right) } else { (right, left) };
@@ -594,6 +624,22 @@ mod tests {
                         check(rows, columns, depth, turned, *lanes);
                     }
                 }
+            }
+        }
+    }
+
+    /// The first part of the work panics, in one of two threads.
+    #[test]
+    fn a_panic_in_a_part_is_an_error_code() {
+        let (side, numbers) = (vec![1f32; 64 * 64], [0, 64, 1, 0, 64, 1, 64, 64, 64, 64]);
+        for threads in [1, 2] {
+            let mut out = vec![0f32; 64 * 64];
+            let ptrs = [side.as_ptr() as usize, side.as_ptr() as usize, out.as_mut_ptr() as usize];
+            // SAFETY: three matrices of these sizes.
+            let run = || unsafe { matrix_product(ptrs.as_ptr(), numbers.as_ptr(), threads) };
+            if vector_bytes() > 0 {
+                assert_eq!(caught::quietly(|| crate::ffi::team::panicking(run)), PANICKED);
+                assert_eq!((run(), out[64 * 64 - 1]), (0, 64.0));
             }
         }
     }

@@ -40,12 +40,12 @@ pub fn stir() {
 /// possible.
 pub fn look_at(variables: Owned) -> Res<bool> {
     let probe = Owned::dict()?;
-    let (key, word) = (Owned::interned("probe")?, version_word(*probe));
+    let (key, word) = (Owned::interned("probe")?, version_word(probe.get()));
     // SAFETY: a word of the dict above, which lives.
     let read = || unsafe { std::ptr::read_volatile(word as *const u64) };
-    probe.dict_set(*key, *Owned::bool(false))?;
+    probe.dict_set(key.get(), Owned::bool(false).get())?;
     let before = read();
-    probe.dict_set(*key, *Owned::bool(true))?;
+    probe.dict_set(key.get(), Owned::bool(true).get())?;
     if read() == before {
         return Ok(dict_events::tell(Obj::forever(variables), stir));
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 impl Owned {
     /// The value of `key` in dict storage.  Keys may have an `__eq__` and a `__hash__` written in Python.
     pub fn dict_get(&self, key: &Owned) -> Res<Option<Owned>> {
-        debug_assert!(self.is_dict());
+        debug_assert!(self.get().is_dict());
         // SAFETY: *gil*, *live*; callers check is_dict; nothing runs between the lookup and the new reference.
         unsafe {
             match Obj::borrow_opt(PyDict_GetItemWithError(self.ptr(), key.ptr())) {
@@ -110,10 +110,10 @@ impl Owned {
 
     /// Empties a list; returns its items.
     pub fn take_items(&self) -> Res<Vec<Owned>> {
-        debug_assert!(self.is_list());
-        let items = (0..self.list_len()).filter_map(|i| self.list_item(i)).map(Obj::own).collect();
+        debug_assert!(self.get().is_list());
+        let items = (0..self.get().list_len()).filter_map(|i| self.get().list_item(i)).map(Obj::own).collect();
         // SAFETY: *gil*, *live*; callers check is_list; null deletes the items.
-        unsafe { ok(PyList_SetSlice(self.ptr(), 0, self.list_len() as Py_ssize_t, null_mut()))? };
+        unsafe { ok(PyList_SetSlice(self.ptr(), 0, self.get().list_len() as Py_ssize_t, null_mut()))? };
         Ok(items)
     }
 
@@ -142,14 +142,15 @@ impl Owned {
     /// does, if the function has the usual vectorcall (which `learn_calls` has read).
     #[inline]
     pub fn holds_arguments(&self) -> bool {
-        self.is_function() && vectorcall(self.get()) == CALLS.load(Ordering::Relaxed)
+        self.get().is_function() && vectorcall(self.get()) == CALLS.load(Ordering::Relaxed)
     }
 
     /// Reads the vectorcall of unmodified functions, from a new function with the code of `self`.
     pub fn learn_calls(&self) -> Res<()> {
-        if self.is_function() && CALLS.load(Ordering::Relaxed) == 0 {
+        if self.get().is_function() && CALLS.load(Ordering::Relaxed) == 0 {
             // SAFETY: *gil*, *live*; a function has a code object and globals.
-            let new = unsafe { Owned::steal(PyFunction_New(self.func_code().ptr(), self.func_globals().ptr()))? };
+            let new =
+                unsafe { Owned::steal(PyFunction_New(self.get().func_code().ptr(), self.get().func_globals().ptr()))? };
             CALLS.store(vectorcall(new.get()), Ordering::Relaxed);
         }
         Ok(())
@@ -163,7 +164,7 @@ impl Owned {
     pub fn repr(&self) -> String {
         // SAFETY: *gil*, *live*.
         match unsafe { Owned::steal(PyObject_Repr(self.ptr())) } {
-            Ok(text) => text.text_or("<unprintable>").to_owned(),
+            Ok(text) => text.get().text_or("<unprintable>").to_owned(),
             Err(_) => {
                 clear_error();
                 "<unprintable>".to_owned()

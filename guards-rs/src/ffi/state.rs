@@ -120,10 +120,10 @@ impl Hooks {
             let autograd = import(c"torch._C._autograd")?;
             let top = autograd.attr(c"_top_saved_tensors_default_hooks")?;
             let before = Self::are_active_at(here);
-            if !top.call(&[*Owned::bool(true)], None)?.is_none() {
+            if !top.call(&[Owned::bool(true).get()], None)?.get().is_none() {
                 return Err(Raised);
             }
-            autograd.attr(c"_push_saved_tensors_default_hooks")?.call(&[*top, *top], None)?;
+            autograd.attr(c"_push_saved_tensors_default_hooks")?.call(&[top.get(), top.get()], None)?;
             let within = Self::are_active_at(here);
             autograd.attr(c"_pop_saved_tensors_default_hooks")?.call(&[], None)?;
             Ok([before, within, Self::are_active_at(here)])
@@ -207,7 +207,8 @@ impl StateSymbols {
         if thread.keys == 0 {
             thread = self.find_thread();
         }
-        // SAFETY: getters of thread-local or static state without preconditions; mangled names fix the signatures.
+        // SAFETY: getters of thread-local or static state without preconditions.  A mangled name fixes the parameters,
+        // but no return type; the known versions (`torch::symbol`) declare these.
         unsafe {
             let own = [
                 (self.grad_mode)(),

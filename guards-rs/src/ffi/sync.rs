@@ -2,28 +2,35 @@
 
 use super::object::{check_signals, Res};
 use pyo3::ffi::{PyEval_RestoreThread, PyEval_SaveThread};
+use pyo3::Python;
 use std::cell::RefCell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A RefCell in a static or a PyO3 class.  Only the holder of the GIL borrows it, and no borrow spans Python code.
 ///
-/// A borrow takes no token that proves the GIL.  Two things prevent a borrow by code without the GIL.  First, such code
-/// is either a closure that must be `Send` (`without_gil`), or the steps of a plan, which borrow no cell.  Second,
-/// builds with debug assertions (`.ci/tools checked`) query the interpreter at each borrow.
+/// Each borrow takes a token that proves the GIL: PyO3's `Python`, which is not `Send` and has no size.  A PyO3 method
+/// receives one, an `Obj` has one (`Obj::py`), and inside `ffi` a function that C calls takes one by `held`.
 #[derive(Default)]
 pub struct GilCell<T>(RefCell<T>);
 
-// SAFETY: rule *gil*: borrows are made and dropped while the GIL is held, hence by one thread at a time.
+// SAFETY: each method takes a token of the GIL and returns no reference, hence one thread at a time has a reference to the
+// contents.  No contents depend on a thread (a `MutexGuard` would): threads may share and drop an `Rc` or an `Owned` in
+// turn, under the GIL.
 unsafe impl<T> Sync for GilCell<T> {}
-// SAFETY: as for Sync; a slot of a type drops the contents, with the GIL, or they are never dropped.
+// SAFETY: as for Sync.  The contents are dropped by `replace`, by a slot of a PyO3 class, which holds the GIL, or never (in
+// a static).
 unsafe impl<T> Send for GilCell<T> {}
 
-/// In builds with debug assertions: panics if this thread does not hold the GIL.
+/// The token of the GIL.  In builds with debug assertions (`.ci/tools checked`): panics if this thread does not hold it.
+///
+/// # Safety
+/// *gil*, as long as the result is used.
 #[inline]
-fn assert_gil() {
+pub(super) unsafe fn held<'py>() -> Python<'py> {
     // SAFETY: has no preconditions.
-    debug_assert!(cfg!(test) || unsafe { pyo3::ffi::PyGILState_Check() } != 0, "a GilCell is borrowed without the GIL");
+    debug_assert!(cfg!(test) || unsafe { pyo3::ffi::PyGILState_Check() } != 0, "this thread does not hold the GIL");
+    Python::assume_attached()
 }
 
 impl<T> GilCell<T> {
@@ -32,25 +39,21 @@ impl<T> GilCell<T> {
     }
 
     #[inline]
-    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        assert_gil();
+    pub fn with<R>(&self, _: Python<'_>, f: impl FnOnce(&mut T) -> R) -> R {
         f(&mut self.0.borrow_mut())
     }
 
     #[inline]
-    pub fn read<R>(&self, f: impl FnOnce(&T) -> R) -> R {
-        assert_gil();
+    pub fn read<R>(&self, _: Python<'_>, f: impl FnOnce(&T) -> R) -> R {
         f(&self.0.borrow())
     }
 
     /// As `read`, but None while the cell is borrowed for writing.  Garbage collection may start at any time.
-    pub fn try_read<R>(&self, f: impl FnOnce(&T) -> R) -> Option<R> {
-        assert_gil();
+    pub fn try_read<R>(&self, _: Python<'_>, f: impl FnOnce(&T) -> R) -> Option<R> {
         self.0.try_borrow().ok().map(|v| f(&v))
     }
 
-    pub fn replace(&self, value: T) -> T {
-        assert_gil();
+    pub fn replace(&self, _: Python<'_>, value: T) -> T {
         self.0.replace(value)
     }
 }
@@ -173,11 +176,13 @@ mod tests {
 
     #[test]
     fn a_cell_is_not_looked_into_while_it_is_written() {
-        let cell = GilCell::new(1);
-        cell.with(|value| {
+        // SAFETY: no other thread has this cell.
+        let (cell, py) = (GilCell::new(1), unsafe { held() });
+        cell.with(py, |value| {
             *value = 2;
-            assert_eq!(cell.try_read(|value| *value), None);
+            assert_eq!(cell.try_read(py, |value| *value), None);
         });
-        assert_eq!((cell.try_read(|value| *value), cell.replace(5), cell.read(|value| *value)), (Some(2), 2, 5));
+        let read = cell.try_read(py, |value| *value);
+        assert_eq!((read, cell.replace(py, 5), cell.read(py, |value| *value)), (Some(2), 2, 5));
     }
 }

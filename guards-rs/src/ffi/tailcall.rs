@@ -36,7 +36,7 @@ thread_local! {
     static ENTERING: Cell<Option<Owned>> = const { Cell::new(None) };
 }
 
-unsafe fn items<'a>(o: *mut PyObject) -> &'a [Obj] {
+unsafe fn items<'a>(o: *mut PyObject) -> &'a [Obj<'a>] {
     std::slice::from_raw_parts((*o.cast::<TailCall>()).items.as_ptr().cast::<Obj>(), Py_SIZE(o) as usize)
 }
 
@@ -119,8 +119,8 @@ pub fn make(args: &[Obj]) -> Res<Owned> {
 
 /// The function and its arguments, if `o` is a TailCall.  It holds the arguments until `has_left`.
 #[inline]
-pub fn view(o: &Owned) -> Res<Option<(Obj, &[Obj])>> {
-    if o.class().ptr() != TYPE.load(Ordering::Relaxed) {
+pub fn view(o: &Owned) -> Res<Option<(Obj<'_>, &[Obj<'_>])>> {
+    if o.get().class().ptr() != TYPE.load(Ordering::Relaxed) {
         return Ok(None);
     }
     if has_left(o.get()) {

@@ -6,10 +6,12 @@
 //! core's cache take three times as long.  A thread that is done helps the others.  `with_memory` gives a thread memory that no
 //! other thread has written.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
@@ -48,19 +50,32 @@ pub fn has_threads() -> bool {
     openmp().is_some()
 }
 
-/// Calls `body` with the number of the thread, in a team of up to `threads` threads.
+/// A function for all threads, and the panic of one of them.
+struct Team<'a> {
+    body: &'a (dyn Fn(usize) + Sync),
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// Calls `body` with the number of the thread, in a team of up to `threads` threads.  A panic of one of them goes on in the
+/// caller, after all have left: it cannot unwind through OpenMP.
 fn in_team(threads: usize, body: &(dyn Fn(usize) + Sync)) {
-    unsafe extern "C" fn enter(body: *mut c_void) {
-        // SAFETY: the address of `body` below, which lives until all threads have left.
-        let body = unsafe { &*body.cast::<&(dyn Fn(usize) + Sync)>() };
+    unsafe extern "C" fn enter(team: *mut c_void) {
+        // SAFETY: the address of `team` below, which lives until all threads have left.
+        let team = unsafe { &*team.cast::<Team>() };
         // SAFETY: a function without arguments.
-        body(openmp().map_or(0, |omp| unsafe { (omp.thread)() }) as usize);
+        let thread = openmp().map_or(0, |omp| unsafe { (omp.thread)() });
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (team.body)(thread as usize))) {
+            *team.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+        }
     }
     match openmp() {
         Some(omp) if threads > 1 => {
-            let data = std::ptr::from_ref(&body).cast_mut().cast();
+            let team = Team { body, panic: Mutex::new(None) };
             // SAFETY: returns after all threads have left `enter`.
-            unsafe { (omp.parallel)(enter, data, threads as u32, 0) };
+            unsafe { (omp.parallel)(enter, std::ptr::from_ref(&team).cast_mut().cast(), threads as u32, 0) };
+            if let Some(panic) = team.panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
+                resume_unwind(panic);
+            }
         }
         _ => body(0),
     }
@@ -70,22 +85,38 @@ fn in_team(threads: usize, body: &(dyn Fn(usize) + Sync)) {
 #[repr(align(64))]
 struct Next(AtomicUsize);
 
-/// `of(part)` for each part once.
+/// `of(part)` for each part once.  A panic of a part goes on in the caller.
 pub fn share_out(threads: usize, parts: usize, of: impl Fn(usize) + Sync) {
+    let mut next: SmallVec<[Next; 4]> = SmallVec::new();
     let runs = threads.clamp(1, parts.max(1));
+    let runs = if next.try_reserve_exact(runs).is_ok() { runs } else { next.inline_size() };
     let begin = |run: usize| run * parts / runs;
-    let next: SmallVec<[Next; 4]> = (0..runs).map(|run| Next(AtomicUsize::new(begin(run)))).collect();
+    next.extend((0..runs).map(|run| Next(AtomicUsize::new(begin(run)))));
+    #[cfg(test)]
+    let panics = PANICS.take();
     in_team(runs, &|thread| {
         for run in (0..runs).map(|run| (thread + run) % runs) {
             let (next, end) = (&next[run].0, begin(run + 1));
             while next.load(Ordering::Relaxed) < end {
                 let part = next.fetch_add(1, Ordering::Relaxed);
                 if part < end {
+                    #[cfg(test)]
+                    assert!(part > 0 || !panics, "meant");
                     of(part);
                 }
             }
         }
     });
+}
+
+#[cfg(test)]
+thread_local!(static PANICS: Cell<bool> = const { Cell::new(false) });
+
+/// Runs `body`; the first part of its first shared work panics.
+#[cfg(test)]
+pub fn panicking<T>(body: impl FnOnce() -> T) -> T {
+    PANICS.set(true);
+    body()
 }
 
 /// Calls `of` with the address of so many floats, which are not initialised.
@@ -118,6 +149,14 @@ mod tests {
                     "{threads} threads, {parts} parts"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_panic_of_a_part_goes_on_in_the_caller() {
+        for threads in [1, 2, 8] {
+            let run = || share_out(threads, 8, |part| assert!(part != 5, "meant"));
+            assert!(crate::ffi::caught::quietly(|| catch_unwind(run)).is_err(), "{threads} threads");
         }
     }
 

@@ -3,7 +3,7 @@
 //! A `Word` may be read only while its object is alive.  `guard/fast/` orders words so that each one is read after the
 //! words that prove its object alive.
 
-use super::object::{clear_error, Obj, Owned, Raised};
+use super::object::{clear_error, Obj, Owned, Raised, Stored};
 use pyo3::ffi::*;
 use std::mem::offset_of;
 use std::ptr::null_mut;
@@ -144,10 +144,10 @@ pub fn may_end(class: Obj) -> bool {
     flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_IMMUTABLETYPE) == Py_TPFLAGS_HEAPTYPE
 }
 
-/// The version of a type and its bases.
+/// The version of a type and its bases.  The recording owns the type (`Fast::held`).
 #[derive(Clone, Copy)]
 pub struct TypeVersion {
-    ty: Obj,
+    ty: Stored,
     version: u32,
 }
 
@@ -157,14 +157,14 @@ impl TypeVersion {
         if !ty.is_type() {
             return None;
         }
-        let version = TypeVersion { ty, version: 0 }.read();
-        (version != 0).then_some(TypeVersion { ty, version })
+        let version = TypeVersion { ty: ty.store(), version: 0 }.read();
+        (version != 0).then_some(TypeVersion { ty: ty.store(), version })
     }
 
     #[inline]
     fn read(self) -> u32 {
         // SAFETY: `of` checked that it is a type; the holder of this value keeps it alive.
-        unsafe { (*self.ty.ptr().cast::<PyTypeObject>()).tp_version_tag }
+        unsafe { (*self.ty.get().ptr().cast::<PyTypeObject>()).tp_version_tag }
     }
 
     #[inline]

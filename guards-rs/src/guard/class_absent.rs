@@ -10,14 +10,14 @@ pub struct ClassAbsent(ClassAttribute);
 impl Kind for ClassAbsent {
     const COST: u8 = 1;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
-        Ok(ClassAbsent(ClassAttribute::new(cx.keep(arg))))
+        Ok(ClassAbsent(ClassAttribute::new(cx.keep(arg).get())))
     }
     #[inline]
     fn holds(&self, value: Obj) -> Quiet<bool> {
         Ok(value.is_type() && self.0.find(value)?.is_none())
     }
     fn ask(&self, value: &Owned) -> bool {
-        value.is_type() && self.0.ask(value).is_none()
+        value.get().is_type() && self.0.ask(value).is_none()
     }
     fn settle(&self, value: Obj, pins: &mut Pins) -> PinnedAnswer {
         if pins.class_attributes(value) {

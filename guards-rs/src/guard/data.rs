@@ -7,7 +7,7 @@ use super::decision::{Decision, SIDES};
 use super::{Build, Relation};
 use crate::ffi::aten::{Handle, Object, UnwrappedTensor};
 use crate::ffi::object::value_error;
-use crate::ffi::{Obj, Res};
+use crate::ffi::{Obj, Res, Stored};
 use crate::plan::size::Symbols;
 use crate::tensor_view::{dtype_code, ready};
 use pyo3::prelude::*;
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 /// A tensor of one number.  It must have this class and dtype.  `wide`: the number has 8 bytes, not 4.
 struct Read {
-    class: Obj,
+    class: Stored,
     dtype: i32,
     wide: bool,
 }
@@ -32,7 +32,7 @@ impl Test {
         let mut symbols = Symbols::default();
         symbols.add("x".to_owned(), true);
         let at = test.attr(c"at")?.to_tuple()?;
-        let at = at.tuple_items().map(|i| Ok(i.own().as_i64()? as usize)).collect::<Res<_>>()?;
+        let at = at.get().tuple_items().map(|i| Ok(i.own().as_i64()? as usize)).collect::<Res<_>>()?;
         Ok(Test { decision: Decision::build(&test, &symbols, 1)?, at })
     }
 
@@ -63,20 +63,20 @@ impl Relation for Data {
 
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         Python::attach(ready).map_err(|error| value_error(&error.to_string()))?;
-        let checks = cx.keep(arg).own();
+        let checks = cx.keep(arg).get().own();
         let mut reads = Vec::new();
-        for read in checks.attr(c"reads")?.to_tuple()?.tuple_items().map(Obj::own) {
+        for read in checks.attr(c"reads")?.to_tuple()?.get().tuple_items().map(Obj::own) {
             let parts = read.to_tuple()?;
-            let (class, dtype) = (parts.tuple_item(0), parts.tuple_item(1));
+            let (class, dtype) = (parts.get().tuple_item(0), parts.get().tuple_item(1));
             let code = dtype_code(dtype)?.unwrap_or(-1); // a dtype without a code is never read
-            let wide = match parts.tuple_item(2).own().as_i64()? {
+            let wide = match parts.get().tuple_item(2).own().as_i64()? {
                 4 => false,
                 8 => true,
                 n => return Err(value_error(&format!("a number of {n} bytes; known: 4, 8"))),
             };
             reads.push(Read { class: cx.keep(class), dtype: code, wide });
         }
-        let tests = checks.attr(c"decisions")?.to_tuple()?.tuple_items().map(Test::build).collect::<Res<_>>()?;
+        let tests = checks.attr(c"decisions")?.to_tuple()?.get().tuple_items().map(Test::build).collect::<Res<_>>()?;
         Ok(Data { reads: reads.into(), tests })
     }
 
@@ -95,7 +95,7 @@ impl Data {
         let mut numbers = SmallVec::<[f64; 32]>::new();
         let mut places = SmallVec::<[(usize, usize); 32]>::new();
         for (value, want) in read.iter().zip(&self.reads) {
-            if value.class() != want.class {
+            if value.class() != want.class.get() {
                 return None;
             }
             let (number, place) = with_handle(py, *value, |handle| handle.number(want.dtype, want.wide))?;

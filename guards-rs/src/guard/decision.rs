@@ -30,7 +30,7 @@ pub const SIDES: usize = 2;
 impl Decision {
     pub fn build(test: &Owned, symbols: &Symbols, into: usize) -> Res<Decision> {
         let (left, right, kind) = (test.attr(c"left")?, test.attr(c"right")?, test.attr(c"op")?);
-        let (op, swapped, negated) = match kind.as_str()? {
+        let (op, swapped, negated) = match kind.get().as_str()? {
             "lt" => (Op::Less, false, false),
             "gt" => (Op::Less, true, false),
             "le" => (Op::LessOrEqual, false, false),

@@ -3,11 +3,11 @@
 use super::fallback::Oracle;
 use super::fast::{PinnedAnswer, Pins};
 use super::{Build, Kind};
-use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res, Stored};
 use crate::registered_object;
 
 pub struct Equals {
-    constant: Obj,
+    constant: Stored,
     /// `same_constant` itself, unless the constant is a plain number, a string, a tuple of these, or a list of all
     /// these.
     oracle: Option<Oracle>,
@@ -59,28 +59,28 @@ impl Kind for Equals {
     const COST: u8 = 1;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let constant = cx.keep(arg);
-        let oracle = if is_native(constant) || is_native_list(constant) {
+        let oracle = if is_native(constant.get()) || is_native_list(constant.get()) {
             None
         } else {
-            Some(cx.oracle(&registered_object::SAME_CONSTANT)?)
+            Some(cx.oracle(arg.py(), &registered_object::SAME_CONSTANT)?)
         };
         Ok(Equals { constant, oracle })
     }
     #[inline]
     fn holds(&self, value: Obj) -> Quiet<bool> {
         match self.oracle {
-            _ if value == self.constant => Ok(true),
-            None => Ok(same_native(value, self.constant)),
-            Some(_) if value.class() != self.constant.class() => Ok(false),
+            _ if value == self.constant.get() => Ok(true),
+            None => Ok(same_native(value, self.constant.get())),
+            Some(_) if value.class() != self.constant.get().class() => Ok(false),
             Some(_) => Err(MayRunPython),
         }
     }
     fn ask(&self, value: &Owned) -> bool {
-        self.oracle.as_ref().is_some_and(|oracle| oracle.agrees(value.get(), self.constant))
+        self.oracle.as_ref().is_some_and(|oracle| oracle.agrees(value.get(), self.constant.get()))
     }
     fn settle(&self, value: Obj, _: &mut Pins) -> PinnedAnswer {
         // A value stays equal if it is the compared object itself, or of an immutable type.
-        if (value == self.constant || self.oracle.is_none()) && !self.constant.is_list_exact() {
+        if (value == self.constant.get() || self.oracle.is_none()) && !self.constant.get().is_list_exact() {
             PinnedAnswer::ByWords
         } else {
             PinnedAnswer::Recheck

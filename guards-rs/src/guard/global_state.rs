@@ -11,13 +11,13 @@ use super::{Build, Kind};
 use crate::ffi::object::clear_foreign_error;
 use crate::ffi::state::{StateSymbols, Words};
 use crate::ffi::sync::GilCell;
-use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res, Stored};
 use crate::hook_state::paused;
 use crate::registered_object;
 use crate::tensor_view::torch;
 
 pub struct GlobalState {
-    expected: Obj,
+    expected: Stored,
     oracle: Oracle,
     symbols: Option<Box<StateSymbols>>,
     /// Two sets of words: the known right ones, and the last known wrong ones.
@@ -32,7 +32,7 @@ struct RecordedState {
 
 impl GlobalState {
     fn is_expected(&self) -> bool {
-        paused(|| self.oracle.0.call(&[], None)?.equals(self.expected)).unwrap_or_else(|_| {
+        paused(|| self.oracle.0.call(&[], None)?.equals(self.expected.get())).unwrap_or_else(|_| {
             clear_foreign_error();
             false
         })
@@ -44,16 +44,16 @@ impl Kind for GlobalState {
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         Ok(GlobalState {
             expected: cx.keep(arg),
-            oracle: cx.oracle(&registered_object::GLOBAL_STATE)?,
-            symbols: torch()?.state.map(Box::new),
+            oracle: cx.oracle(arg.py(), &registered_object::GLOBAL_STATE)?,
+            symbols: torch(arg.py())?.state.map(Box::new),
             learned: GilCell::default(),
         })
     }
 
-    fn holds(&self, _: Obj) -> Quiet<bool> {
+    fn holds(&self, value: Obj) -> Quiet<bool> {
         let words = self.symbols.as_ref().ok_or(MayRunPython)?.read();
         if StateSymbols::are_complete(&words) {
-            match self.learned.read(|l| (l.right, l.wrong)) {
+            match self.learned.read(value.py(), |l| (l.right, l.wrong)) {
                 (Some(right), _) => return Ok(right == words),
                 (None, Some(wrong)) if wrong == words => return Ok(false),
                 _ => {}
@@ -62,12 +62,12 @@ impl Kind for GlobalState {
         Err(MayRunPython)
     }
 
-    fn ask(&self, _: &Owned) -> bool {
+    fn ask(&self, value: &Owned) -> bool {
         let Some(symbols) = &self.symbols else { return self.is_expected() };
         let words = symbols.read();
         let same = self.is_expected();
         if StateSymbols::are_complete(&words) && symbols.read() == words {
-            self.learned.with(|l| if same { l.right = Some(words) } else { l.wrong = Some(words) });
+            self.learned.with(value.get().py(), |l| if same { l.right = Some(words) } else { l.wrong = Some(words) });
         }
         same
     }

@@ -4,11 +4,11 @@ use super::fallback::{or_false, or_none};
 use super::fast::{PinnedAnswer, Pins};
 use super::source::Key;
 use super::{Build, Kind};
-use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res, Stored};
 
 pub struct InstanceAbsent {
     name: Key,
-    dict_name: Obj,
+    dict_name: Stored,
 }
 
 impl Kind for InstanceAbsent {
@@ -25,8 +25,8 @@ impl Kind for InstanceAbsent {
     }
     fn ask(&self, value: &Owned) -> bool {
         // A type (its `__dict__` is a proxy), an object without a dict, or a dict with unusual keys.
-        match or_none(value.generic_getattr(self.dict_name)) {
-            Some(dict) if dict.is_dict() => self.name.ask(&dict).is_some_and(|found| found.is_none()),
+        match or_none(value.generic_getattr(self.dict_name.get())) {
+            Some(dict) if dict.get().is_dict() => self.name.ask(&dict).is_some_and(|found| found.is_none()),
             Some(proxy) => or_false(proxy.contains(self.name.get()).map(|found| !found)),
             None => true,
         }

@@ -3,11 +3,11 @@
 use super::id_is::IdIs;
 use super::Kind;
 use crate::ffi::mro::{version, ClassAttribute};
-use crate::ffi::{Obj, Owned, Quiet};
+use crate::ffi::{Obj, Owned, Quiet, Stored};
 use std::cell::Cell;
 
 pub struct Methods {
-    pub class: Obj,
+    pub class: Stored,
     /// The version of the class when all guards last held.  0 is no version.
     seen: Cell<u32>,
     all: Vec<Method>,
@@ -22,14 +22,14 @@ pub struct Method {
 
 impl Methods {
     pub fn new(class: Obj, all: Vec<Method>) -> Methods {
-        Methods { class, seen: Cell::new(0), all }
+        Methods { class: class.store(), seen: Cell::new(0), all }
     }
 
     /// Whether the class has the version of the last successful check.  A change of the class or of a base clears the
     /// version.
     #[inline]
     pub fn unchanged(&self) -> bool {
-        let now = version(self.class);
+        let now = version(self.class.get());
         now != 0 && now == self.seen.get()
     }
 
@@ -41,18 +41,18 @@ impl Methods {
     /// Ok, or the index of the guard that fails.
     pub fn hold(&self) -> Quiet<Result<(), u32>> {
         for method in &self.all {
-            let found = method.name.find(self.class)?;
+            let found = method.name.find(self.class.get())?;
             if let Err(index) = method.check(found) {
                 return Ok(Err(index));
             }
         }
-        self.seen.set(version(self.class));
+        self.seen.set(version(self.class.get()));
         Ok(Ok(()))
     }
 
     /// The same check when the keys of the classes' dicts may run Python code.
     pub fn ask(&self, class: &Owned) -> Result<(), u32> {
-        self.all.iter().try_for_each(|method| method.check(method.name.ask(class).as_deref().copied()))
+        self.all.iter().try_for_each(|method| method.check(method.name.ask(class).as_ref().map(Owned::get)))
     }
 }
 

@@ -34,10 +34,11 @@ mod type_is;
 
 use crate::ffi::object::{value_error, Raised};
 use crate::ffi::tensor_words::Pattern;
-use crate::ffi::{Obj, Owned, Quiet, Res};
+use crate::ffi::{Obj, Owned, Quiet, Res, Stored};
 use crate::registered_object::RegisteredObject;
 use fallback::Oracle;
 use fast::{Fast, PinnedAnswer, Pins};
+use pyo3::Python;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -79,8 +80,8 @@ pub trait Relation: Sized {
     }
 }
 
-/// The state of a build.  `keep` has the objects that the checks compare with; the tree's owner keeps them alive and
-/// shows them to the garbage collector.
+/// The state of a build.  `keep` has the objects that the checks compare with (rule *stored*): the tree owns them as long
+/// as its steps, and its owner shows them to the garbage collector.
 #[derive(Default)]
 pub struct Build {
     pub keep: Vec<Owned>,
@@ -89,20 +90,20 @@ pub struct Build {
 }
 
 impl Build {
-    pub fn keep(&mut self, value: Obj) -> Obj {
+    pub fn keep(&mut self, value: Obj) -> Stored {
         self.keep.push(value.own());
-        value
+        value.store()
     }
 
     /// A function of the Python evaluator, which the garbage collector visits too.
-    pub fn oracle(&mut self, row: &RegisteredObject) -> Res<Oracle> {
-        let function = row.get()?;
+    pub fn oracle(&mut self, py: Python<'_>, row: &RegisteredObject) -> Res<Oracle> {
+        let function = row.get(py)?;
         self.keep(function.get());
         Ok(Oracle(function))
     }
 
-    pub fn adopt(&mut self, value: Owned) -> Obj {
-        let borrowed = value.get();
+    pub fn adopt(&mut self, value: Owned) -> Stored {
+        let borrowed = value.get().store();
         self.keep.push(value);
         borrowed
     }
@@ -113,10 +114,11 @@ impl Build {
 /// Values are borrowed from their containers while steps run no Python code.  Before a step that may run Python code,
 /// the walk takes references to all borrowed values and to the frame's locals, and keeps them until it ends.  Python
 /// code can then change containers without freeing a value that this check, the next entry's check, or later code uses.
+/// So the owner of a `Stored` here (rule *stored*) is its container, or `held`.
 #[derive(Default)]
 pub struct GuardWalk {
-    pub stack: SmallVec<[Option<Obj>; 24]>,
-    pub records: SmallVec<[Option<Obj>; 16]>,
+    pub stack: SmallVec<[Option<Stored>; 24]>,
+    pub records: SmallVec<[Option<Stored>; 16]>,
     /// Has the records that the last check did not read again.  Set only after the words have proved those records
     /// alive.
     pub pinned: Option<Rc<Fast>>,
@@ -131,11 +133,11 @@ impl GuardWalk {
     /// Takes references before a step on the value at `depth` runs Python code.  Returns an owned `value`.
     #[cold]
     #[inline(never)]
-    pub fn hold(&mut self, depth: usize, value: Obj, locals: &[Option<Obj>]) -> Owned {
+    pub fn hold(&mut self, depth: usize, value: Obj, locals: &[Option<Stored>]) -> Owned {
         if !std::mem::replace(&mut self.asked, true) {
-            self.held.extend(locals.iter().flatten().map(|o| o.own()));
+            self.held.extend(locals.iter().flatten().map(|o| o.get().own()));
         }
-        self.held.extend(self.stack.iter().take(depth + 1).flatten().map(|o| o.own()));
+        self.held.extend(self.stack.iter().take(depth + 1).flatten().map(|o| o.get().own()));
         self.hold_records();
         // Values that other subtrees left deeper on the stack are not held, so they must not be read again.
         self.stack.iter_mut().skip(depth + 1).for_each(|slot| *slot = None);
@@ -148,7 +150,7 @@ impl GuardWalk {
             pinned
                 .into_iter()
                 .flat_map(|fast| fast.borrowed())
-                .chain(self.records.iter().copied().flatten())
+                .chain(self.records.iter().flatten().map(Stored::get))
                 .map(Obj::own),
         );
     }
@@ -176,15 +178,15 @@ impl GuardWalk {
 
     /// The value that a successful check recorded.
     #[inline]
-    pub fn record(&self, record: u16) -> Option<Obj> {
+    pub fn record(&self, record: u16) -> Option<Obj<'_>> {
         let pinned = self.pinned.as_ref().and_then(|fast| fast.pinned_record(record));
-        pinned.or_else(|| self.records.get(record as usize).copied().flatten())
+        pinned.or_else(|| self.records.get(record as usize)?.as_ref().map(Stored::get))
     }
 
     /// The values of the inputs that a successful check recorded, in the order of `records`; borrowed.
     #[inline]
-    pub fn inputs(&self, records: &[u16]) -> SmallVec<[Obj; 16]> {
-        let late = |record: u16| self.records.get(record as usize).copied().flatten();
+    pub fn inputs(&self, records: &[u16]) -> SmallVec<[Obj<'_>; 16]> {
+        let late = |record: u16| self.records.get(record as usize)?.as_ref().map(Stored::get);
         let Some(fast) = &self.pinned else {
             return records.iter().filter_map(|record| late(*record)).collect();
         };
@@ -203,8 +205,8 @@ impl GuardWalk {
     }
 
     /// Keeps a new reference until the walk's end.
-    pub fn keep(&mut self, value: Owned) -> Obj {
-        let borrowed = value.get();
+    pub fn keep(&mut self, value: Owned) -> Stored {
+        let borrowed = value.get().store();
         self.held.push(value);
         borrowed
     }

@@ -12,7 +12,8 @@ impl Relation for NoAlias {
         Ok(NoAlias(GilCell::default()))
     }
     fn holds(&self, values: &[Obj]) -> bool {
-        self.0.with(|known| {
+        let Some(first) = values.first() else { return true };
+        self.0.with(first.py(), |known| {
             let now: smallvec::SmallVec<[usize; 32]> = values.iter().map(|o| o.id()).collect();
             if now.as_slice() == known.as_slice() && !known.is_empty() {
                 return true;

@@ -3,7 +3,7 @@
 use crate::ffi::object::runtime_error;
 use crate::ffi::state::{StateSymbols, Words};
 use crate::ffi::sync::GilCell;
-use crate::ffi::{visit_obj, Obj, Owned, Res};
+use crate::ffi::{collector, visit_obj, Obj, Owned, Res};
 use crate::tensor_view::torch;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
@@ -21,34 +21,36 @@ pub struct PlainState {
 impl PlainState {
     #[new]
     fn new(is_unusual: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let symbols = torch()?.state.map(Box::new);
+        let symbols = torch(is_unusual.py())?.state.map(Box::new);
         Ok(PlainState { question: GilCell::new(Some(Obj::of(is_unusual).own())), symbols, plain: GilCell::new(None) })
     }
 
-    fn __call__(&self) -> PyResult<bool> {
-        Ok(self.is_unusual()?)
+    fn __call__(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.is_unusual(py)?)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.question.try_read(|q| q.as_ref().map_or(Ok(()), |q| visit_obj(&visit, q.get()))).unwrap_or(Ok(()))
+        self.question
+            .try_read(collector(&visit), |q| q.as_ref().map_or(Ok(()), |q| visit_obj(&visit, q.get())))
+            .unwrap_or(Ok(()))
     }
 
-    fn __clear__(&self) {
-        drop(self.question.replace(None));
+    fn __clear__(&self, py: Python<'_>) {
+        drop(self.question.replace(py, None));
     }
 }
 
 impl PlainState {
-    pub fn is_unusual(&self) -> Res<bool> {
+    pub fn is_unusual(&self, py: Python<'_>) -> Res<bool> {
         let now = self.symbols.as_ref().map(|symbols| symbols.read());
-        if now.is_some() && self.plain.read(|plain| *plain) == now {
+        if now.is_some() && self.plain.read(py, |plain| *plain) == now {
             return Ok(false);
         }
         let cleared = || runtime_error("this PlainState was cleared by the garbage collector");
-        let question = self.question.read(|q| q.clone()).ok_or_else(cleared)?;
+        let question = self.question.read(py, |q| q.clone()).ok_or_else(cleared)?;
         let unusual = question.call(&[], None)?.is_true()?;
         if let Some(words) = now.filter(|words| !unusual && StateSymbols::are_complete(words)) {
-            self.plain.replace(Some(words));
+            self.plain.replace(py, Some(words));
         }
         Ok(unusual)
     }

@@ -5,7 +5,7 @@
 
 use super::tree::{Op, Program, Tree};
 use super::GuardWalk;
-use crate::ffi::Obj;
+use crate::ffi::{Obj, Stored};
 use std::time::{Duration, Instant};
 
 /// Times in nanoseconds.
@@ -39,7 +39,7 @@ fn nanoseconds(mut work: impl FnMut()) -> f64 {
 
 impl Tree {
     /// None if a guard does not hold.
-    pub fn profile(&self, n_guards: usize, locals: &[Option<Obj>], globals: Obj) -> Option<Profile> {
+    pub fn profile(&self, n_guards: usize, locals: &[Option<Stored>], globals: Obj) -> Option<Profile> {
         let whole = |check: &dyn Fn(&mut GuardWalk) -> Result<(), u32>| {
             nanoseconds(|| {
                 std::hint::black_box(check(&mut GuardWalk::default())).ok();
@@ -71,7 +71,8 @@ impl Tree {
             payers.iter().for_each(|index| pay(*index, spent / payers.len() as f64));
         }
         for relate in &self.relations {
-            let values: Vec<Obj> = relate.records.iter().filter_map(|r| walk.records[*r as usize]).collect();
+            let values: Vec<Obj> =
+                relate.records.iter().filter_map(|r| walk.records[*r as usize].as_ref()).map(Stored::get).collect();
             pay(
                 relate.index,
                 nanoseconds(|| {
@@ -86,7 +87,7 @@ impl Tree {
         &self,
         steps: &Program,
         (start, end): (usize, usize),
-        locals: &[Option<Obj>],
+        locals: &[Option<Stored>],
         globals: Obj,
         walk: &mut GuardWalk,
     ) -> f64 {

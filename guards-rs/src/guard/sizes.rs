@@ -7,7 +7,7 @@ use super::decision::{Decision, SIDES};
 use super::{Build, Relation};
 use crate::ffi::object::{clear_error, value_error};
 use crate::ffi::torch::RawTensor;
-use crate::ffi::{Obj, Res};
+use crate::ffi::{Obj, Res, Stored};
 use crate::plan::size::{Size, Symbols};
 use crate::tensor_view::{torch, Level, Torch};
 
@@ -22,7 +22,7 @@ enum What {
 /// A number of the value at position `value`, which must have exactly this class.
 struct Read {
     value: usize,
-    class: Obj,
+    class: Stored,
     what: What,
 }
 
@@ -73,12 +73,12 @@ struct Limit {
 
 impl Limit {
     fn build(limit: Obj, cx: &mut Build) -> Res<Self> {
-        let parts = cx.keep(limit).own().to_tuple()?;
-        let [most, low, high] = [1, 2, 3].map(|i| parts.tuple_item(i));
+        let parts = cx.keep(limit).get().own().to_tuple()?;
+        let [most, low, high] = [1, 2, 3].map(|i| parts.get().tuple_item(i));
         if [most, low, high].iter().any(|number| !number.is_float_exact()) {
             return Err(value_error("the limit of a float must be a float"));
         }
-        let at = parts.tuple_item(0).own().as_i64()? as usize;
+        let at = parts.get().tuple_item(0).own().as_i64()? as usize;
         Ok(Limit { at, most: most.as_f64(), low: low.as_f64(), high: high.as_f64() })
     }
 
@@ -108,43 +108,50 @@ impl Relation for Sizes {
     const REREADS: bool = true;
 
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
-        let checks = cx.keep(arg).own();
+        let checks = cx.keep(arg).get().own();
         let mut symbols = Symbols::default();
-        for name in checks.attr(c"names")?.to_tuple()?.tuple_items() {
-            symbols.add(name.own().as_str()?.to_owned(), false);
+        for name in checks.attr(c"names")?.to_tuple()?.get().tuple_items() {
+            symbols.add(name.as_str()?.to_owned(), false);
         }
-        let reads: Box<[Read]> =
-            checks.attr(c"reads")?.to_tuple()?.tuple_items().map(|read| build_read(read, cx)).collect::<Res<_>>()?;
+        let reads: Box<[Read]> = checks
+            .attr(c"reads")?
+            .to_tuple()?
+            .get()
+            .tuple_items()
+            .map(|read| build_read(read, cx))
+            .collect::<Res<_>>()?;
         let mut relations = Vec::new();
-        for relation in checks.attr(c"relations")?.to_tuple()?.tuple_items().map(Obj::own) {
+        for relation in checks.attr(c"relations")?.to_tuple()?.get().tuple_items().map(Obj::own) {
             let kind = relation.attr(c"kind")?;
             let expr = relation.attr(c"expr")?;
             let size = pyo3::Python::attach(|py| {
-                symbols.compile(&expr.to_bound(py)).map_err(|error| value_error(&error.value(py).to_string()))
+                symbols.compile(&expr.get().to_bound(py)).map_err(|error| value_error(&error.value(py).to_string()))
             })?;
-            relations.push(Test::build(kind.as_str()?, size)?);
+            relations.push(Test::build(kind.get().as_str()?, size)?);
         }
         let limits = checks
             .attr(c"limits")?
             .to_tuple()?
+            .get()
             .tuple_items()
             .map(|limit| Limit::build(limit, cx))
             .collect::<Res<_>>()?;
         let mut floats = Vec::new();
-        for float in checks.attr(c"floats")?.to_tuple()?.tuple_items().map(Obj::own) {
+        for float in checks.attr(c"floats")?.to_tuple()?.get().tuple_items().map(Obj::own) {
             let parts = float.to_tuple()?;
-            symbols.add(parts.tuple_item(0).own().as_str()?.to_owned(), true);
-            floats.push(parts.tuple_item(1).own().as_i64()? as usize);
+            symbols.add(parts.get().tuple_item(0).as_str()?.to_owned(), true);
+            floats.push(parts.get().tuple_item(1).own().as_i64()? as usize);
         }
         let into = reads.len() + floats.len();
         let decisions = checks
             .attr(c"decisions")?
             .to_tuple()?
+            .get()
             .tuple_items()
             .map(|decision| Decision::build(&decision.own(), &symbols, into))
             .collect::<Res<_>>()?;
         let (relations, floats) = (relations.into(), floats.into());
-        Ok(Sizes { reads, relations, limits, floats, decisions, torch: Box::new(torch()?) })
+        Ok(Sizes { reads, relations, limits, floats, decisions, torch: Box::new(torch(checks.get().py())?) })
     }
 
     fn holds(&self, values: &[Obj]) -> bool {
@@ -164,9 +171,9 @@ impl Relation for Sizes {
 
 fn build_read(read: Obj, cx: &mut Build) -> Res<Read> {
     let parts = read.own().to_tuple()?;
-    let [value, class, what, dim] = [0, 1, 2, 3].map(|i| parts.tuple_item(i));
+    let [value, class, what, dim] = [0, 1, 2, 3].map(|i| parts.get().tuple_item(i));
     let dim = dim.own().as_i64()? as usize;
-    let what = match what.own().as_str()? {
+    let what = match what.as_str()? {
         "size" => What::Size(dim),
         "stride" => What::Stride(dim),
         "int" => What::Int,
@@ -214,7 +221,7 @@ impl Sizes {
     ) -> Option<()> {
         for (number, read) in env.iter_mut().zip(&self.reads) {
             let value = *values.get(read.value)?;
-            if value.class() != read.class {
+            if value.class() != read.class.get() {
                 return None;
             }
             *number = match read.what {
@@ -232,8 +239,8 @@ impl Sizes {
 fn by_attribute(value: Obj, dim: usize, strides: bool) -> Option<i64> {
     let read = || {
         let all = value.own().attr(if strides { c"stride" } else { c"size" })?.call(&[], None)?.to_tuple()?;
-        if dim < all.tuple_len() {
-            all.tuple_item(dim).own().as_i64().map(Some)
+        if dim < all.get().tuple_len() {
+            all.get().tuple_item(dim).own().as_i64().map(Some)
         } else {
             Ok(None)
         }

@@ -8,16 +8,17 @@ use super::Build;
 use crate::ffi::mro::ClassAttribute;
 use crate::ffi::object::{import, value_error};
 use crate::ffi::torch::{Layout, RawTensor};
-use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res, Stored};
 use crate::hook_state::paused;
 use crate::registered_object::{self, RegisteredObject};
 use crate::tensor_view::{torch, Level};
+use pyo3::Python;
 use smallvec::SmallVec;
 
 /// An accessor: leads from one value to another.
 pub enum Read {
-    Attr(Obj),
-    InstanceDict(Obj),
+    Attr(Stored),
+    InstanceDict(Stored),
     Type,
     MroLookup(ClassAttribute),
     Item(i64),
@@ -28,8 +29,8 @@ pub enum Read {
     Cell,
     /// A part of a Python function.  Other objects fail: a method, for example, has the attributes of its function.
     Function(FunctionPart),
-    MethodSelf(Obj),
-    MethodFunc(Obj),
+    MethodSelf(Stored),
+    MethodFunc(Stored),
     /// The referent of a `weakref.ref`.  None when the referent is dead.
     Referent,
     Dim(Box<Dim>),
@@ -38,20 +39,20 @@ pub enum Read {
     /// A tensor that shares the memory of a NumPy array.
     AsTensor,
     /// A part of a started iterator.
-    Begun(Obj),
+    Begun(Stored),
     Computed(Box<Computed>),
 }
 
 /// A function of the package, called with the value and with the objects at other sources of the frame.
 pub struct Computed {
-    pub function: Obj,
+    pub function: Stored,
     pub places: Box<[Place]>,
 }
 
 pub enum Root {
     Local(usize),
     Globals,
-    Const(Obj),
+    Const(Stored),
 }
 
 pub struct Place {
@@ -61,22 +62,22 @@ pub struct Place {
 
 impl Computed {
     /// Runs Python code.
-    pub fn ask(&self, value: &Owned, locals: &[Option<Obj>], globals: Obj) -> Option<Owned> {
+    pub fn ask(&self, value: &Owned, locals: &[Option<Stored>], globals: Obj) -> Option<Owned> {
         let found: SmallVec<[Owned; 6]> =
             self.places.iter().map(|place| place.value(locals, globals)).collect::<Option<_>>()?;
         let args: SmallVec<[Obj; 8]> = std::iter::once(value.get()).chain(found.iter().map(|v| v.get())).collect();
-        or_none(paused(|| self.function.own().call(&args, None)))
+        or_none(paused(|| self.function.get().own().call(&args, None)))
     }
 }
 
 impl Place {
-    fn value(&self, locals: &[Option<Obj>], globals: Obj) -> Option<Owned> {
+    fn value(&self, locals: &[Option<Stored>], globals: Obj) -> Option<Owned> {
         let root = match self.root {
             Root::Local(slot) => locals.get(slot).copied().flatten()?,
-            Root::Globals => globals,
+            Root::Globals => globals.store(),
             Root::Const(value) => value,
         };
-        self.reads.iter().try_fold(root.own(), |value, read| match (read, read.read(value.get())) {
+        self.reads.iter().try_fold(root.get().own(), |value, read| match (read, read.read(value.get())) {
             (Read::Computed(computed), _) => computed.ask(&value, locals, globals),
             (_, Ok(found)) => found.map(Obj::own),
             (_, Err(MayRunPython)) => read.fresh(value.get()).or_else(|| read.ask(&value)),
@@ -95,18 +96,18 @@ pub enum FunctionPart {
 
 /// A size or stride of a tensor: the name of its method, and the dimension.
 pub struct Dim {
-    method: Obj,
-    at: Obj,
+    method: Stored,
+    at: Stored,
     dim: usize,
     strides: bool,
     /// Tensors of these classes are read directly in memory.  `layout` says where.
-    plain: [Obj; 2],
+    plain: [Stored; 2],
     layout: Option<Layout>,
 }
 
 impl Dim {
     fn build(method: &str, at: Obj, cx: &mut Build) -> Res<Dim> {
-        let known = torch()?;
+        let known = torch(at.py())?;
         let root = import(c"torch")?;
         let plain = [cx.adopt(root.attr(c"Tensor")?), cx.adopt(root.attr(c"nn")?.attr(c"Parameter")?)];
         let layout = known.layout.filter(|_| known.level == Level::Offsets);
@@ -115,7 +116,7 @@ impl Dim {
     }
 
     fn number(&self, value: Obj) -> Option<i64> {
-        let layout = self.layout.filter(|_| self.plain.contains(&value.class()))?;
+        let layout = self.layout.filter(|_| self.plain.contains(&value.class().store()))?;
         let tensor = RawTensor::of(value, layout);
         let (sizes, strides) = if tensor.is_defined() { tensor.sizes_strides() } else { return None };
         (if self.strides { strides } else { sizes }).get(self.dim).copied()
@@ -126,45 +127,45 @@ impl Dim {
 const SCAN: usize = 16;
 
 /// A constant key of dicts.
-pub struct Key(Obj);
+pub struct Key(Stored);
 
 impl Key {
     pub fn build(key: Obj, cx: &mut Build) -> Key {
         Key(cx.keep(key))
     }
 
-    pub fn get(&self) -> Obj {
-        self.0
+    pub fn get(&self) -> Obj<'_> {
+        self.0.get()
     }
 
     /// The value in dict storage.  None when the key is absent, or when `dict` is no dict.
     #[inline]
-    pub fn find(&self, dict: Obj) -> Quiet<Option<Obj>> {
+    pub fn find<'a>(&self, dict: Obj<'a>) -> Quiet<Option<Obj<'a>>> {
         if !dict.is_dict() {
             return Ok(None);
         }
-        dict.dict_find(self.0, SCAN)
+        dict.dict_find(self.get(), SCAN)
     }
 
     /// The same for the recorder, which looks once and scans any number of keys.
-    pub fn find_slowly(&self, dict: Obj) -> Option<Obj> {
-        dict.is_dict().then(|| dict.dict_find(self.0, usize::MAX).ok()).flatten().flatten()
+    pub fn find_slowly<'a>(&self, dict: Obj<'a>) -> Option<Obj<'a>> {
+        dict.is_dict().then(|| dict.dict_find(self.get(), usize::MAX).ok()).flatten().flatten()
     }
 
     /// Whether a lookup runs no Python code in the current state of the dict.
     pub fn is_quiet_in(&self, dict: Obj) -> bool {
-        dict.is_dict() && dict.dict_find(self.0, usize::MAX).is_ok()
+        dict.is_dict() && dict.dict_find(self.get(), usize::MAX).is_ok()
     }
 
     /// Some(None) when the key is absent; None when the lookup fails.
     pub fn ask(&self, dict: &Owned) -> Option<Option<Owned>> {
-        dict.is_dict().then(|| or_none(dict.dict_get(&self.0.own()))).flatten()
+        dict.get().is_dict().then(|| or_none(dict.dict_get(&self.get().own()))).flatten()
     }
 }
 
 type Builder = fn(Obj, &mut Build) -> Res<Read>;
 
-fn name(text: &str, cx: &mut Build) -> Res<Obj> {
+fn name(text: &str, cx: &mut Build) -> Res<Stored> {
     Ok(cx.adopt(Owned::interned(text)?))
 }
 
@@ -173,7 +174,7 @@ const READS: &[(&str, Builder)] = &[
     ("attr", |arg, cx| Ok(Read::Attr(cx.keep(arg)))),
     ("instance_dict", |_, cx| Ok(Read::InstanceDict(name("__dict__", cx)?))),
     ("type", |_, _| Ok(Read::Type)),
-    ("mro_lookup", |arg, cx| Ok(Read::MroLookup(ClassAttribute::new(cx.keep(arg))))),
+    ("mro_lookup", |arg, cx| Ok(Read::MroLookup(ClassAttribute::new(cx.keep(arg).get())))),
     ("item", |arg, _| Ok(Read::Item(arg.own().as_i64()?))),
     ("dict_item", |arg, cx| Ok(Read::DictItem(Key::build(arg, cx)))),
     ("dict_key_at", |arg, _| Ok(Read::DictKeyAt(arg.own().as_i64()? as usize))),
@@ -223,7 +224,7 @@ impl Read {
     }
 
     #[inline]
-    pub fn read(&self, value: Obj) -> Quiet<Option<Obj>> {
+    pub fn read<'a>(&self, value: Obj<'a>) -> Quiet<Option<Obj<'a>>> {
         match self {
             Read::InstanceDict(_) => value.instance_dict().map(Some).ok_or(MayRunPython),
             Read::DictItem(key) => key.find(value),
@@ -247,9 +248,11 @@ impl Read {
     /// The same read after `read` returned `MayRunPython`.  Python code may run.
     pub fn ask(&self, value: &Owned) -> Option<Owned> {
         match self {
-            Read::InstanceDict(dict_name) => or_none(value.generic_getattr(*dict_name)),
-            Read::Attr(name) | Read::MethodSelf(name) | Read::MethodFunc(name) => or_none(value.getattr(*name)),
-            Read::Dim(dim) => or_none(value.getattr(dim.method).and_then(|method| method.call(&[dim.at], None))),
+            Read::InstanceDict(dict_name) => or_none(value.generic_getattr(dict_name.get())),
+            Read::Attr(name) | Read::MethodSelf(name) | Read::MethodFunc(name) => or_none(value.getattr(name.get())),
+            Read::Dim(dim) => {
+                or_none(value.getattr(dim.method.get()).and_then(|method| method.call(&[dim.at.get()], None)))
+            }
             Read::Minus => minus(value.get()),
             Read::DictItem(key) => key.ask(value).flatten(),
             Read::MroLookup(name) => name.ask(value),
@@ -259,10 +262,10 @@ impl Read {
             }
             Read::DictKeyAt(i) => {
                 let keys = or_none(value.to_tuple())?;
-                (*i < keys.tuple_len()).then(|| keys.tuple_item(*i).own())
+                (*i < keys.get().tuple_len()).then(|| keys.get().tuple_item(*i).own())
             }
-            Read::AsTensor => ask_python(&registered_object::TENSOR_OF, &[value.get()]),
-            Read::Begun(what) => ask_python(&registered_object::BEGUN, &[value.get(), *what]),
+            Read::AsTensor => ask_python(value.get().py(), &registered_object::TENSOR_OF, &[value.get()]),
+            Read::Begun(what) => ask_python(value.get().py(), &registered_object::BEGUN, &[value.get(), what.get()]),
             Read::Type | Read::Cell | Read::Function(_) | Read::Referent | Read::DictValueAt(_) | Read::Computed(_) => {
                 None
             }
@@ -271,8 +274,8 @@ impl Read {
 }
 
 /// Calls a function of the package.  The frame hook is paused, since its frames are not the program's.
-fn ask_python(reader: &RegisteredObject, args: &[Obj]) -> Option<Owned> {
-    or_none(paused(|| reader.get()?.call(args, None)))
+fn ask_python(py: Python<'_>, reader: &RegisteredObject, args: &[Obj]) -> Option<Owned> {
+    or_none(paused(|| reader.get(py)?.call(args, None)))
 }
 
 /// None when memory is exhausted.

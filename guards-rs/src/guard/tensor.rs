@@ -5,7 +5,7 @@ use super::fast::{PinnedAnswer, Pins};
 use super::{Build, Kind};
 use crate::ffi::tensor_words::{Pattern, PatternSpec};
 use crate::ffi::torch::{Layout, RawTensor, RequiresGrad};
-use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
+use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res, Stored};
 use crate::registered_object;
 use crate::tensor_view::{dtype_code, torch, Level, Torch};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 const ANY: i64 = i64::MIN;
 
 pub struct Tensor {
-    class: Obj,
+    class: Stored,
     /// Decides for most tensors.  Equal specs share it, so that a call touches little memory.
     alike: Option<Rc<LayoutWords>>,
     /// Whether the device is compared too.
@@ -51,14 +51,14 @@ struct Spec {
     torch: Torch,
     level: Level,
     /// The `TensorSpec`, `_tensor_holds` and the name `requires_grad`, for the slower levels.
-    spec: Obj,
+    spec: Stored,
     oracle: Oracle,
-    requires_grad_name: Obj,
+    requires_grad_name: Stored,
 }
 
 fn dims(seq: Obj) -> Res<Vec<i64>> {
     let t = seq.own().to_tuple()?;
-    t.tuple_items().map(|o| if o.is_none() { Ok(ANY) } else { o.own().as_i64() }).collect()
+    t.get().tuple_items().map(|o| if o.is_none() { Ok(ANY) } else { o.own().as_i64() }).collect()
 }
 
 fn same(want: &[i64], have: &[i64]) -> bool {
@@ -69,13 +69,13 @@ impl Kind for Tensor {
     const COST: u8 = 3;
 
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
-        let torch = torch()?;
+        let torch = torch(arg.py())?;
         let spec = arg.own();
         cx.keep(arg);
         let keys = spec.attr(c"keys")?.as_u64()?;
-        let code = dtype_code(*spec.attr(c"dtype")?)?;
+        let code = dtype_code(spec.attr(c"dtype")?.get())?;
         let device = spec.attr(c"device")?;
-        let single = matches!(device.attr(c"type")?.as_str()?, "cpu" | "meta");
+        let single = matches!(device.attr(c"type")?.get().as_str()?, "cpu" | "meta");
         let index = device.attr(c"index")?;
         let mut level = torch.level;
         if keys & torch.python_keys != 0 {
@@ -84,7 +84,7 @@ impl Kind for Tensor {
         if code.is_none() {
             level = Level::Slow;
         }
-        let (sizes, strides) = (dims(*spec.attr(c"sizes")?)?, dims(*spec.attr(c"strides")?)?);
+        let (sizes, strides) = (dims(spec.attr(c"sizes")?.get())?, dims(spec.attr(c"strides")?.get())?);
         let pattern = torch.layout.zip(code).and_then(|(layout, dtype)| {
             let known = |dims: &[i64]| dims.iter().map(|d| (*d != ANY).then_some(*d)).collect::<Vec<_>>();
             Pattern::new(&PatternSpec { keys, dtype, sizes: &known(&sizes), strides: &known(&strides) }, layout)
@@ -92,7 +92,8 @@ impl Kind for Tensor {
         let requires_grad = spec.attr(c"requires_grad")?.is_true()?;
         // If the class is held weakly, a `type_is` guard beside this one proves that no other class has its address.
         let class = cx.adopt(spec.attr(c"cls")?);
-        let class = if class.is_weakref() { class.weakref_target().unwrap_or(Obj::none()) } else { class };
+        let class =
+            if class.get().is_weakref() { class.get().weakref_target().unwrap_or(Obj::none()) } else { class.get() };
         let parts = pattern.zip(torch.layout).zip(torch.requires_grad).filter(|_| level == Level::Offsets);
         let alike = parts.map(|((pattern, layout), getter)| {
             let made = || Rc::new(LayoutWords { pattern: pattern.clone(), requires_grad, layout, getter });
@@ -101,23 +102,23 @@ impl Kind for Tensor {
         let spec = Box::new(Spec {
             keys,
             dtype: code.unwrap_or(-1),
-            device_index: if single || index.is_none() { None } else { Some(index.as_i64()? as i32) },
+            device_index: if single || index.get().is_none() { None } else { Some(index.as_i64()? as i32) },
             requires_grad,
             sizes,
             has_strides: !strides.is_empty(),
             strides,
             torch,
             level,
-            spec: arg,
-            oracle: cx.oracle(&registered_object::TENSOR_HOLDS)?,
+            spec: arg.store(),
+            oracle: cx.oracle(arg.py(), &registered_object::TENSOR_HOLDS)?,
             requires_grad_name: cx.adopt(crate::ffi::Owned::interned("requires_grad")?),
         });
-        Ok(Tensor { class, alike, device: spec.device_index.is_some(), spec })
+        Ok(Tensor { class: class.store(), alike, device: spec.device_index.is_some(), spec })
     }
 
     #[inline]
     fn holds(&self, value: Obj) -> Quiet<bool> {
-        if value.class() != self.class {
+        if value.class() != self.class.get() {
             return Ok(false);
         }
         if let Some(alike) = &self.alike {
@@ -139,14 +140,14 @@ impl Kind for Tensor {
     }
     fn ask(&self, value: &Owned) -> bool {
         match self.spec.level {
-            Level::Slow => self.spec.oracle.agrees(value.get(), self.spec.spec),
+            Level::Slow => self.spec.oracle.agrees(value.get(), self.spec.spec.get()),
             Level::CAbi | Level::Offsets => self.spec.holds_by_abi(value),
         }
     }
 
     /// Called before the check, so the value may be any object.
     fn settle(&self, value: Obj, pins: &mut Pins) -> PinnedAnswer {
-        let of_class = value.class() == self.class;
+        let of_class = value.class() == self.class.get();
         let watch = |alike: &Rc<LayoutWords>| pins.tensor(value, &alike.pattern, alike.layout, self.device);
         if of_class && self.alike.as_ref().is_some_and(watch) {
             PinnedAnswer::ByWords
@@ -174,17 +175,17 @@ impl Spec {
     /// Compares metadata through the C ABI.  Python decides whatever the C ABI cannot answer.
     fn holds_by_abi(&self, value: &Owned) -> bool {
         let (Some(offset), Some(abi)) = (self.torch.handle, self.torch.abi) else {
-            return self.oracle.agrees(value.get(), self.spec);
+            return self.oracle.agrees(value.get(), self.spec.get());
         };
-        let handle = value.id() + offset;
+        let handle = value.get().id() + offset;
         let (Some(dtype), Some(sizes)) = (abi.dtype(handle), abi.sizes(handle)) else {
-            return self.oracle.agrees(value.get(), self.spec);
+            return self.oracle.agrees(value.get(), self.spec.get());
         };
         if dtype != self.dtype || !same(&self.sizes, sizes) {
             return false;
         }
         let Some(layout) = self.torch.layout else {
-            return self.oracle.agrees(value.get(), self.spec);
+            return self.oracle.agrees(value.get(), self.spec.get());
         };
         if RawTensor::of(value.get(), layout).keys() != self.keys {
             return false;
@@ -193,10 +194,11 @@ impl Spec {
             (false, _) => {}
             (true, Some(strides)) if same(&self.strides, strides) => {}
             (true, Some(_)) => return false,
-            (true, None) => return self.oracle.agrees(value.get(), self.spec),
+            (true, None) => return self.oracle.agrees(value.get(), self.spec.get()),
         }
-        let requires_grad =
-            or_false(value.getattr(self.requires_grad_name).and_then(|v| v.is_true()).map(|v| v == self.requires_grad));
+        let requires_grad = or_false(
+            value.getattr(self.requires_grad_name.get()).and_then(|v| v.is_true()).map(|v| v == self.requires_grad),
+        );
         requires_grad && (self.device_index.is_none() || self.same_device(value.get()))
     }
 }

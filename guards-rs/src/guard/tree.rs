@@ -14,7 +14,8 @@ use super::{Build, Check, GuardWalk, Relational};
 use crate::ffi::dict_probe::{self, ChangeSign};
 use crate::ffi::object::value_error;
 use crate::ffi::sync::GilCell;
-use crate::ffi::{Obj, Owned, Res};
+use crate::ffi::{Obj, Owned, Res, Stored};
+use pyo3::Python;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -27,7 +28,7 @@ pub enum Op {
         fail: u32,
     },
     Globals,
-    Const(Obj),
+    Const(Stored),
     Read {
         read: Read,
         depth: u16,
@@ -74,7 +75,7 @@ pub struct Tree {
 enum NodeKind {
     Local(usize),
     Globals,
-    Const(Obj),
+    Const(Stored),
     Read(Read),
 }
 
@@ -103,13 +104,17 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn node(&mut self, source: &Owned) -> Res<usize> {
-        if let Some(known) = self.by_source.get(&source.id()) {
+        if let Some(known) = self.by_source.get(&source.get().id()) {
             return Ok(*known);
         }
         let (kind, base, arg) = (source.attr(c"kind")?, source.attr(c"base")?, source.attr(c"arg")?);
-        let parent = if base.is_none() { None } else { Some(self.node(&base)?) };
-        let kind = kind.as_str()?.to_owned();
-        let text = if arg.is_plain_key() { (arg.class().id(), arg.own().repr()) } else { (arg.id(), String::new()) };
+        let parent = if base.get().is_none() { None } else { Some(self.node(&base)?) };
+        let kind = kind.get().as_str()?.to_owned();
+        let text = if arg.get().is_plain_key() {
+            (arg.get().class().id(), arg.get().own().repr())
+        } else {
+            (arg.get().id(), String::new())
+        };
         let index = if parent.is_none() && kind == "class" {
             let reference = self.link(None, "const", text, &arg)?;
             self.link(Some(reference), "referent", (0, String::new()), &Owned::none())?
@@ -117,7 +122,7 @@ impl Builder<'_> {
             self.link(parent, &kind, text, &arg)?
         };
         self.cx.keep(source.get());
-        self.by_source.insert(source.id(), index);
+        self.by_source.insert(source.get().id(), index);
         Ok(index)
     }
 
@@ -157,15 +162,15 @@ impl Builder<'_> {
         }
         let function = self.cx.adopt(arg.attr(c"function")?);
         let places = arg.attr(c"places")?.to_tuple()?;
-        let places = places.tuple_items().map(|source| self.place(&source.own())).collect::<Res<_>>()?;
+        let places = places.get().tuple_items().map(|source| self.place(&source.own())).collect::<Res<_>>()?;
         Ok(Read::Computed(Box::new(Computed { function, places })))
     }
 
     /// A path from a root, which each check walks again.
     fn place(&mut self, source: &Owned) -> Res<Place> {
         let (kind, base, arg) = (source.attr(c"kind")?, source.attr(c"base")?, source.attr(c"arg")?);
-        let kind = kind.as_str()?;
-        if !base.is_none() {
+        let kind = kind.get().as_str()?;
+        if !base.get().is_none() {
             let mut place = self.place(&base)?;
             place.reads.push(self.read(kind, &arg)?);
             return Ok(place);
@@ -249,7 +254,7 @@ fn flatten(nodes: Vec<Node>, roots: Vec<usize>) -> (Vec<Op>, usize) {
         let Some(node) = nodes[index].take() else { continue };
         max_depth = max_depth.max(depth as usize);
         let methods = match node.kind {
-            NodeKind::Const(class) if class.is_type() => take_methods(class, &node.children, &mut nodes),
+            NodeKind::Const(class) if class.get().is_type() => take_methods(class.get(), &node.children, &mut nodes),
             _ => None,
         };
         ops.push(match node.kind {
@@ -285,10 +290,10 @@ impl Tree {
         for (index, guard) in guards.tuple_items().map(Obj::own).enumerate() {
             let index = index as u32;
             let (kind, source, arg) = (guard.attr(c"kind")?, guard.attr(c"source")?, guard.attr(c"arg")?);
-            let kind = kind.as_str()?;
-            if let Some(relation) = Relational::build(kind, *arg, &mut b.cx).transpose()? {
+            let kind = kind.get().as_str()?;
+            if let Some(relation) = Relational::build(kind, arg.get(), &mut b.cx).transpose()? {
                 let mut records = vec![b.record(&source)?];
-                for other in guard.attr(c"others")?.to_tuple()?.tuple_items() {
+                for other in guard.attr(c"others")?.to_tuple()?.get().tuple_items() {
                     records.push(b.record(&other.own())?);
                 }
                 for record in &records {
@@ -297,10 +302,10 @@ impl Tree {
                 }
                 relations.push(Relate { relation, records, index });
             } else if kind == "global_state" {
-                states.push((Check::build(kind, *arg, &mut b.cx)?, index));
+                states.push((Check::build(kind, arg.get(), &mut b.cx)?, index));
             } else {
                 let node = b.node(&source)?;
-                let check = Check::build(kind, *arg, &mut b.cx)?;
+                let check = Check::build(kind, arg.get(), &mut b.cx)?;
                 b.nodes[node].checks.push((check, index));
             }
         }
@@ -311,20 +316,21 @@ impl Tree {
         let (body, max_depth) = flatten(nodes, roots);
         let mut ops = Vec::with_capacity(body.len() + states.len() + 1);
         if !states.is_empty() {
-            ops.push(Op::Const(Obj::none()));
+            ops.push(Op::Const(Obj::none().store()));
         }
         ops.extend(states.into_iter().map(|(check, index)| Op::Check { check, depth: 0, index }));
         ops.extend(body);
-        let fast = GilCell::new(State::new(ops.iter().any(reads_dict) && fast_guards_supported()));
+        let fast = GilCell::new(State::new(ops.iter().any(reads_dict) && fast_guards_supported(guards.py())));
         let program = Program { ops };
         Ok(Tree { program, fast, relations, max_depth, n_records: recorded.len(), inputs, keep: cx.keep })
     }
 
     /// Ok, or the index of a guard that does not hold.  Recorded values stay in `walk`.
     #[inline]
-    pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
+    pub fn check(&self, locals: &[Option<Stored>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
         self.make_room(walk);
-        let (current, record) = self.fast.read(|f| (f.current.clone(), f.wants_recording()));
+        let py = globals.py();
+        let (current, record) = self.fast.read(py, |f| (f.current.clone(), f.wants_recording()));
         if !FAST_GUARDS.load(Ordering::Relaxed) {
             return self.check_all(locals, globals, walk);
         }
@@ -338,7 +344,7 @@ impl Tree {
                 Verdict::Changed(owner) => {
                     walk.reset();
                     self.check_all(locals, globals, walk)?;
-                    let old = self.fast.with(|f| f.give_up(&fast, owner));
+                    let old = self.fast.with(py, |f| f.give_up(&fast, owner));
                     walk.retire(old);
                     Ok(())
                 }
@@ -364,7 +370,7 @@ impl Tree {
     }
 
     /// Evaluates every guard.
-    pub(super) fn check_all(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
+    pub(super) fn check_all(&self, locals: &[Option<Stored>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
         walk.records.resize(self.n_records, None);
         self.program.run(0, self.program.ops.len(), locals, globals, walk)?;
         walk.settle();
@@ -373,13 +379,14 @@ impl Tree {
 
     /// Records before the check and compares after it, so that the recording matches the check.
     #[inline(never)]
-    fn check_and_record(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
-        let volatile = self.fast.read(|f| f.volatile.clone());
+    fn check_and_record(&self, locals: &[Option<Stored>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
+        let py = globals.py();
+        let volatile = self.fast.read(py, |f| f.volatile.clone());
         let fast = Fast::record(self, locals, globals, &volatile);
         self.check_all(locals, globals, walk)?;
         let fast = fast.map(Rc::new);
         if let Some(fast) = fast.as_ref().filter(|f| f.unchanged(locals, globals)) {
-            let old = self.fast.with(|f| f.store(fast.clone()));
+            let old = self.fast.with(py, |f| f.store(fast.clone()));
             walk.retire(old);
         }
         walk.retire(fast);
@@ -392,8 +399,8 @@ impl Tree {
         for relate in &self.relations {
             let mut values: SmallVec<[Obj; 16]> = SmallVec::new();
             for record in &relate.records {
-                if let Some(value) = walk.records[*record as usize] {
-                    values.push(value);
+                if let Some(value) = &walk.records[*record as usize] {
+                    values.push(value.get());
                 }
             }
             if !relate.relation.holds(&values) {
@@ -408,14 +415,14 @@ impl Tree {
     }
 
     /// Whether the tree has a recording for the fast path.
-    pub fn is_fast(&self) -> bool {
-        self.fast.read(|f| f.current.is_some())
+    pub fn is_fast(&self, py: Python<'_>) -> bool {
+        self.fast.read(py, |f| f.current.is_some())
     }
 
     /// Shows the objects that the tree holds to the garbage collector.
-    pub fn visit<E>(&self, f: &mut dyn FnMut(Obj) -> Result<(), E>) -> Result<(), E> {
+    pub fn visit<E>(&self, py: Python<'_>, f: &mut dyn FnMut(Obj) -> Result<(), E>) -> Result<(), E> {
         self.keep.iter().try_for_each(|o| f(o.get()))?;
-        let fast = self.fast.try_read(|s| s.current.clone()).flatten();
+        let fast = self.fast.try_read(py, |s| s.current.clone()).flatten();
         fast.map_or(Ok(()), |fast| fast.held.iter().try_for_each(|o| f(o.get())))
     }
 }
@@ -439,7 +446,7 @@ impl Program {
         &self,
         start: usize,
         end: usize,
-        locals: &[Option<Obj>],
+        locals: &[Option<Stored>],
         globals: Obj,
         walk: &mut GuardWalk,
     ) -> Result<(), u32> {
@@ -447,14 +454,15 @@ impl Program {
             match op {
                 Op::Check { check, depth, index } => {
                     let Some(value) = walk.stack[*depth as usize] else { return Err(*index) };
-                    let asked = |_| check.ask(&walk.hold(*depth as usize, value, locals));
-                    if !check.holds(value).unwrap_or_else(asked) {
+                    let asked = |_| check.ask(&walk.hold(*depth as usize, value.get(), locals));
+                    if !check.holds(value.get()).unwrap_or_else(asked) {
                         return Err(*index);
                     }
                 }
                 Op::Read { read, depth, fail } => {
                     let Some(value) = walk.stack[*depth as usize - 1] else { return Err(*fail) };
-                    let next = read.read(value).unwrap_or_else(|_| {
+                    let value = value.get();
+                    let next = read.read(value).map(|next| next.map(Obj::store)).unwrap_or_else(|_| {
                         if let Some(made) = read.fresh(value) {
                             return Some(walk.keep(made));
                         }
@@ -475,10 +483,10 @@ impl Program {
                 Op::Record { depth, record } => walk.records[*record as usize] = walk.stack[*depth as usize],
                 Op::Methods(methods) if methods.unchanged() => {}
                 Op::Methods(methods) => {
-                    let asked = |_| methods.ask(&walk.hold(0, methods.class, locals));
+                    let asked = |_| methods.ask(&walk.hold(0, methods.class.get(), locals));
                     methods.hold().unwrap_or_else(asked)?;
                 }
-                Op::Globals => walk.stack[0] = Some(globals),
+                Op::Globals => walk.stack[0] = Some(globals.store()),
                 Op::Const(value) => walk.stack[0] = Some(*value),
             }
         }
@@ -498,6 +506,6 @@ pub fn set_fast_guards(on: bool) {
 }
 
 /// Whether dicts of this interpreter report their changes; probed once.
-pub fn fast_guards_supported() -> bool {
-    dict_probe::sign() != ChangeSign::Nothing
+pub fn fast_guards_supported(py: Python<'_>) -> bool {
+    dict_probe::sign(py) != ChangeSign::Nothing
 }

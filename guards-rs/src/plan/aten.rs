@@ -158,8 +158,8 @@ impl Aten {
         refused().insert(self.name.clone());
         let text =
             format!("{}: called from Python from now on, because the native call failed: {}", self.name, failure.0);
-        frame.gil.acquire();
-        registered_object::PLAN_LOG.get()?.call(&[*Owned::str(&text)?], None)?;
+        let py = frame.gil.acquire();
+        registered_object::PLAN_LOG.get(py)?.call(&[Owned::str(&text)?.get()], None)?;
         Ok(())
     }
 

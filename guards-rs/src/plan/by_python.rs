@@ -53,10 +53,10 @@ impl PyCall {
         let args = self.args.iter().map(|t| t.fill(py, frame)).collect::<PyResult<Vec<_>>>()?;
         let kwargs = Owned::dict()?;
         for (name, template) in &self.kwargs {
-            kwargs.dict_set(Obj::of(name.bind(py)), *template.fill(py, frame)?)?;
+            kwargs.dict_set(Obj::of(name.bind(py)), template.fill(py, frame)?.get())?;
         }
         let op = Obj::of(self.op.bind(py)).own();
-        let result = op.call_dict(*Owned::tuple_from(args)?, Some(*kwargs))?.into_bound(py);
+        let result = op.call_dict(Owned::tuple_from(args)?.get(), Some(kwargs.get()))?.into_bound(py);
         let mut out = Vec::new();
         if self.returns {
             flatten(py, &result, &mut out)?;

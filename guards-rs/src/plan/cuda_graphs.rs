@@ -107,8 +107,8 @@ impl Graphs {
         &self.policy
     }
 
-    fn find(&self, key: &[i64], stream: usize, slots: &[Slot]) -> Option<Rc<Recording>> {
-        self.state.read(|state| {
+    fn find(&self, py: Python<'_>, key: &[i64], stream: usize, slots: &[Slot]) -> Option<Rc<Recording>> {
+        self.state.read(py, |state| {
             let usable = |r: &&Rc<Recording>| r.fits(key, stream, slots) && state.is_free(r.pool);
             state.all.iter().find(usable).cloned()
         })
@@ -116,16 +116,16 @@ impl Graphs {
 
     /// Calls `policy.miss`, and takes over the recordings that it keeps.
     fn ask(&self, py: Python<'_>, plan: &Plan, inputs: &[Object<'_>], key: &[i64], stream: usize) -> PyResult<()> {
-        let busy = self.state.read(State::busy);
+        let busy = self.state.read(py, State::busy);
         let inputs = inputs.iter().map(|input| Owned::of_py(input.to_bound(py).unbind())).collect();
         let inputs = Owned::list_from(inputs)?.into_bound(py);
         let policy = self.policy.bind(py);
         let keeps = policy.call_method1("miss", (inputs, key.to_vec(), stream, busy))?.is_truthy()?;
-        let known = self.state.read(|state| state.all.clone());
+        let known = self.state.read(py, |state| state.all.clone());
         let (mut all, mut pools) = (Vec::new(), 0);
         for object in policy.getattr("recordings")?.try_iter()? {
             let object = object?;
-            let found = known.iter().find(|r| r.object.id() == Obj::of(&object).id());
+            let found = known.iter().find(|r| r.object.get().id() == Obj::of(&object).id());
             let recording = match found {
                 Some(recording) => recording.clone(),
                 None => Rc::new(Recording::build(&object, plan, self.device)?),
@@ -134,7 +134,7 @@ impl Graphs {
             pools = pools.max(recording.pool + 1);
             all.push(recording);
         }
-        let dropped = self.state.with(|state| {
+        let dropped = self.state.with(py, |state| {
             state.off = !keeps;
             state.last.resize(pools.max(state.last.len()), None);
             std::mem::replace(&mut state.all, all)
@@ -217,7 +217,7 @@ impl Recording {
     fn read_copied(&self, object: &Bound<'_, PyAny>) -> PyResult<()> {
         let chosen = object.getattr("copied")?;
         let copied = (0..self.outputs.len()).map(|output| chosen.contains(output)).collect::<PyResult<Vec<bool>>>()?;
-        drop(self.copied.replace(copied));
+        drop(self.copied.replace(object.py(), copied));
         Ok(())
     }
 
@@ -293,7 +293,7 @@ impl Plan {
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<Replay> {
         let Some(graphs) = &self.graphs else { return Ok(Replay::No) };
-        if graphs.state.read(|state| state.off) {
+        if graphs.state.read(py, |state| state.off) {
             return Ok(Replay::No);
         }
         let driver = cuda::driver()?;
@@ -302,7 +302,7 @@ impl Plan {
             return Ok(Replay::No); // the caller records a graph of its own, from the plan's steps
         }
         let (key, slots) = (&env[..self.symbols.len()], &slots[..self.n_inputs]);
-        if let Some(found) = graphs.find(key, stream, slots) {
+        if let Some(found) = graphs.find(py, key, stream, slots) {
             for &slot in &*found.counted {
                 count_version(py, inputs, slots, slot)?;
             }
@@ -310,7 +310,7 @@ impl Plan {
             return Ok(Replay::Done);
         }
         paused(|| graphs.ask(py, self, inputs, key, stream))?;
-        let Some(made) = graphs.find(key, stream, slots) else { return Ok(Replay::Asked) };
+        let Some(made) = graphs.find(py, key, stream, slots) else { return Ok(Replay::Asked) };
         self.start(py, graphs, made, inputs, slots, sink)?; // the recorded run has counted the versions
         Ok(Replay::Done)
     }
@@ -325,8 +325,8 @@ impl Plan {
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
         let begun = Begun::of(&recording);
-        let before = graphs.state.with(|state| state.last[recording.pool].replace(recording.clone()));
-        let mut made = recording.replayed(slots)?.into_iter();
+        let before = graphs.state.with(py, |state| state.last[recording.pool].replace(recording.clone()));
+        let mut made = recording.replayed(py, slots)?.into_iter();
         drop(begun);
         drop(before); // outside of the cell, as in `ask`
         let mut kept: Vec<(usize, Bound<'py, PyAny>)> = Vec::new();
@@ -366,7 +366,7 @@ impl Drop for Begun<'_> {
 
 impl Recording {
     /// Replays, and returns the tensors of the outputs.
-    fn replayed(&self, slots: &[Slot]) -> PyResult<SmallVec<[Tensor; 4]>> {
+    fn replayed(&self, py: Python<'_>, slots: &[Slot]) -> PyResult<SmallVec<[Tensor; 4]>> {
         let _below = BelowAutograd::enter(true);
         for (input, slot) in self.inputs.iter().zip(slots) {
             if let Input::Copied { into, .. } = input {
@@ -380,7 +380,7 @@ impl Recording {
             Recorded::Tensor { tensor, sizes, strides } => Some(tensor.handle().reinterpret(sizes, strides, 0)),
         };
         let made = |copied: &Vec<bool>| self.outputs.iter().zip(copied).filter_map(tensor).collect::<Outcome<_>>();
-        Ok(self.copied.read(made)?)
+        Ok(self.copied.read(py, made)?)
     }
 }
 

@@ -85,7 +85,7 @@ impl Executable for Plan {
             _ => match self.exclusive.parts() {
                 Some((written, eager)) => {
                     let written = Owned::list_from(written.iter().map(|at| int(*at)).collect::<Res<_>>()?)?;
-                    Owned::tuple(&[*written, Obj::of(eager.bind(py))])?
+                    Owned::tuple(&[written.get(), Obj::of(eager.bind(py))])?
                 }
                 None => Owned::none(),
             },

@@ -63,10 +63,10 @@ impl Real {
                 true => Owned::float(f64::from_bits(*word as u64))?,
                 false => Owned::int(*word)?,
             };
-            known.dict_set(*Owned::str(name)?, *number)?;
+            known.dict_set(Owned::str(name)?.get(), number.get())?;
         }
         let eval = Obj::of(self.value.bind(py)).own().attr(c"eval")?;
-        let value = eval.call(&[*known], None)?.into_bound(py).extract::<f64>()?;
+        let value = eval.call(&[known.get()], None)?.into_bound(py).extract::<f64>()?;
         env[self.into] = value.to_bits() as i64;
         Ok(())
     }

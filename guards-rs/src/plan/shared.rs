@@ -48,7 +48,7 @@ pub fn run_eager<'py>(
     sink: &mut dyn FnMut(Bound<'py, PyAny>),
 ) -> PyResult<()> {
     let inputs = inputs.iter().map(|input| Owned::of_py(input.to_bound(py).unbind())).collect();
-    let outputs = Obj::of(eager.bind(py)).own().call_dict(*Owned::tuple_from(inputs)?, None)?.into_bound(py);
+    let outputs = Obj::of(eager.bind(py)).own().call_dict(Owned::tuple_from(inputs)?.get(), None)?.into_bound(py);
     let outputs = outputs.try_iter()?.collect::<PyResult<Vec<_>>>()?;
     if outputs.len() != plan.n_outputs() {
         let text =

@@ -177,13 +177,7 @@ unsafe extern "C" fn vectorcall<P: Executable>(
         return null_mut();
     }
     // SAFETY: live objects, as above.
-    caught::or_raise(null_mut(), || match unsafe { call(py, plan, given) } {
-        Ok(result) => result,
-        Err(error) => {
-            error.restore(py);
-            null_mut()
-        }
-    })
+    caught::object(|| unsafe { Owned::steal(call(py, plan, given)?) })
 }
 
 /// # Safety

@@ -54,7 +54,7 @@ use super::GuardWalk;
 use crate::ffi::dict_events::FirstEvent;
 use crate::ffi::tensor_words::RecordedTensors;
 use crate::ffi::words::{self, TypeVersion, Word};
-use crate::ffi::{NoCollector, Obj, Owned};
+use crate::ffi::{NoCollector, Obj, Owned, Stored};
 use record::Recorder;
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -73,16 +73,16 @@ struct Residual {
     start: u32,
     end: u32,
     at: u16,
-    value: Option<Obj>,
+    value: Option<Stored>,
 }
 
 /// An item of a dict that changes often: looked up in each check.
 struct Lookup {
     /// Number of words that come before this lookup.
     after: usize,
-    dict: Obj,
-    key: Obj,
-    value: Obj,
+    dict: Stored,
+    key: Stored,
+    value: Stored,
     owner: Owner,
 }
 
@@ -96,11 +96,12 @@ struct RereadRelation {
     late: Vec<u16>,
 }
 
-/// A recording: the parts that the module docs describe.
+/// A recording: the parts that the module docs describe.  Nobody here owns a `Stored` (rule *stored*): it is an address to
+/// compare with, and read only after the words have proved that its object lives.
 #[derive(Default)]
 pub struct Fast {
-    roots: Vec<(usize, Obj, Owner)>,
-    globals: Option<(Obj, Owner)>,
+    roots: Vec<(usize, Stored, Owner)>,
+    globals: Option<(Stored, Owner)>,
     versions: Vec<TypeVersion>,
     /// Events of dicts, where the interpreter supports them.
     news: FirstEvent,
@@ -110,12 +111,12 @@ pub struct Fast {
     tensors: Option<RecordedTensors>,
     lookups: Vec<Lookup>,
     /// None for a record that a residual fills.
-    records: Vec<Option<Obj>>,
+    records: Vec<Option<Stored>>,
     late_records: HashSet<u16>,
     /// Index of the last late record, plus one.
     n_late: usize,
     /// The values of the tree's inputs.
-    inputs: Vec<Obj>,
+    inputs: Vec<Stored>,
     /// Inputs that each check reads again: position and record.
     late_inputs: Vec<(usize, u16)>,
     relations: Vec<RereadRelation>,
@@ -135,18 +136,18 @@ pub enum Verdict {
 
 impl Fast {
     /// Records the parts of the tree's check that the next check may skip.  None when a path cannot be read.
-    pub fn record(tree: &Tree, locals: &[Option<Obj>], globals: Obj, volatile: &HashSet<Owner>) -> Option<Fast> {
+    pub fn record(tree: &Tree, locals: &[Option<Stored>], globals: Obj, volatile: &HashSet<Owner>) -> Option<Fast> {
         let Tree { program, n_records, relations, inputs, keep, .. } = tree;
         let _quiet = NoCollector::new(); // creates weak references
         let fast = Fast { records: vec![None; *n_records], ..Fast::default() };
-        let mut recorder = Recorder::new(program, fast, volatile, keep.iter().map(|o| o.id()).collect());
+        let mut recorder = Recorder::new(program, fast, volatile, keep.iter().map(|o| o.get().id()).collect());
         recorder.run(locals, globals)?;
         let mut fast = recorder.fast;
         for record in &fast.late_records {
             fast.records[*record as usize] = None;
             fast.n_late = fast.n_late.max(*record as usize + 1);
         }
-        fast.inputs = inputs.iter().map(|record| fast.pinned_record(*record).unwrap_or(Obj::none())).collect();
+        fast.inputs = inputs.iter().map(|record| fast.pinned_record(*record).unwrap_or(Obj::none()).store()).collect();
         let late = inputs.iter().copied().enumerate().filter(|(_, record)| fast.pinned_record(*record).is_none());
         fast.late_inputs = late.collect();
         fast.relations = relations.iter().enumerate().filter_map(|(i, r)| fast.beside(i, r)).collect();
@@ -171,14 +172,14 @@ impl Fast {
     }
 
     #[inline]
-    pub fn pinned_record(&self, record: u16) -> Option<Obj> {
-        self.records[record as usize]
+    pub fn pinned_record(&self, record: u16) -> Option<Obj<'_>> {
+        self.records[record as usize].as_ref().map(Stored::get)
     }
 
     /// The values of the tree's inputs.  Positions in `late_inputs` have a placeholder.
     #[inline]
-    pub fn inputs(&self) -> &[Obj] {
-        &self.inputs
+    pub fn inputs(&self) -> &[Obj<'_>] {
+        Stored::all(&self.inputs)
     }
 
     #[inline]
@@ -197,7 +198,8 @@ impl Fast {
                 }
                 continue;
             }
-            let late: SmallVec<[Obj; 16]> = beside.late.iter().filter_map(|r| walk.records[*r as usize]).collect();
+            let late: SmallVec<[Obj; 16]> =
+                beside.late.iter().filter_map(|r| walk.records[*r as usize].as_ref()).map(Stored::get).collect();
             if late.len() < beside.late.len() || !relate.relation.holds_beside(&beside.pinned, &late) {
                 return Err(relate.index);
             }
@@ -207,7 +209,7 @@ impl Fast {
 
     /// The owner of the first watched thing that changed.
     #[inline]
-    fn changed(&self, locals: &[Option<Obj>], globals: Obj) -> Option<Owner> {
+    fn changed(&self, locals: &[Option<Stored>], globals: Obj) -> Option<Owner> {
         if let Some(owner) = self.news.heard() {
             return Some(owner);
         }
@@ -217,7 +219,7 @@ impl Fast {
             }
         }
         if let Some((value, owner)) = self.globals {
-            if value != globals {
+            if value != globals.store() {
                 return Some(owner);
             }
         }
@@ -230,7 +232,7 @@ impl Fast {
                 return Some(self.owners[done + i]);
             }
             done = lookup.after;
-            if lookup.dict.dict_find(lookup.key, LOOKUP_SCAN) != Ok(Some(lookup.value)) {
+            if lookup.dict.get().dict_find(lookup.key.get(), LOOKUP_SCAN) != Ok(Some(lookup.value.get())) {
                 return Some(lookup.owner);
             }
         }
@@ -240,7 +242,7 @@ impl Fast {
         self.tensors.as_ref()?.first_changed()
     }
 
-    pub fn unchanged(&self, locals: &[Option<Obj>], globals: Obj) -> bool {
+    pub fn unchanged(&self, locals: &[Option<Stored>], globals: Obj) -> bool {
         self.changed(locals, globals).is_none()
     }
 
@@ -249,7 +251,7 @@ impl Fast {
     pub fn check(
         self: &Rc<Self>,
         program: &Program,
-        locals: &[Option<Obj>],
+        locals: &[Option<Stored>],
         globals: Obj,
         walk: &mut GuardWalk,
     ) -> Verdict {
@@ -280,8 +282,8 @@ impl Fast {
     }
 
     /// Values that words prove alive at this moment.  Residuals, or code after the check, will use them.
-    pub fn borrowed(&self) -> impl Iterator<Item = Obj> + '_ {
-        self.residuals.iter().filter_map(|r| r.value).chain(self.records.iter().copied().flatten())
+    pub fn borrowed(&self) -> impl Iterator<Item = Obj<'_>> {
+        self.residuals.iter().filter_map(|r| r.value.as_ref()).chain(self.records.iter().flatten()).map(Stored::get)
     }
 }
 

@@ -38,8 +38,8 @@ pub fn owner(op: u32, facet: Facet) -> Owner {
 
 /// A pinned value, and the step that read it.
 #[derive(Clone, Copy)]
-pub struct Pin {
-    pub value: Obj,
+pub struct Pin<'a> {
+    pub value: Obj<'a>,
     pub op: u32,
 }
 
@@ -93,7 +93,7 @@ impl Pins<'_> {
 
     fn dict_as(&mut self, dict: Obj, facet: Facet) -> bool {
         // The globals of a module change all the time, because they include the script's own variables.
-        if self.is_volatile(facet) || self.fast.globals.is_some_and(|(g, _)| g == dict) {
+        if self.is_volatile(facet) || self.fast.globals.is_some_and(|(g, _)| g == dict.store()) {
             return false;
         }
         if self.tagged.contains(&dict.id()) {
@@ -107,7 +107,7 @@ impl Pins<'_> {
     }
 
     fn watch(&mut self, dict: Obj, facet: Facet) -> bool {
-        match dict_probe::sign() {
+        match dict_probe::sign(dict.py()) {
             ChangeSign::Event => self.fast.news.watch(dict, owner(self.op, facet)),
             ChangeSign::Version => {
                 self.push(words::dict_version(dict), facet);
@@ -123,7 +123,7 @@ impl Pins<'_> {
     }
 
     /// Watches which dict is the instance dict of a value.
-    pub fn instance_slot(&mut self, value: Obj, facet: Facet) -> Option<Obj> {
+    pub fn instance_slot<'a>(&mut self, value: Obj<'a>, facet: Facet) -> Option<Obj<'a>> {
         if self.is_volatile(facet) {
             return None;
         }

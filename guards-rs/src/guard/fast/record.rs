@@ -3,7 +3,7 @@
 use super::pins::{owner, Facet, Owner, Pin, PinnedAnswer, Pins};
 use super::{Fast, Lookup, Residual};
 use crate::ffi::words::{self, Word};
-use crate::ffi::Obj;
+use crate::ffi::{Obj, Stored};
 use crate::guard::source::{FunctionPart, Key, Read};
 use crate::guard::tree::{Op, Program};
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ pub struct Recorder<'a> {
     kept: HashSet<usize>,
     tagged: HashSet<usize>,
     pushed: HashSet<Word>,
-    path: Vec<Option<Pin>>,
+    path: Vec<Option<Pin<'a>>>,
 }
 
 impl<'a> Recorder<'a> {
@@ -37,12 +37,12 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    fn set(&mut self, depth: usize, value: Obj, op: u32) {
+    fn set(&mut self, depth: usize, value: Obj<'a>, op: u32) {
         self.path.truncate(depth);
         self.path.push(Some(Pin { value, op }));
     }
 
-    fn at(&self, depth: u16) -> Option<Pin> {
+    fn at(&self, depth: u16) -> Option<Pin<'a>> {
         self.path.get(depth as usize).copied().flatten()
     }
 
@@ -54,35 +54,35 @@ impl<'a> Recorder<'a> {
                 self.fast.late_records.insert(*record);
             }
         }
-        let (at, value) = parent.map_or((0, None), |(at, value)| (at, Some(value)));
+        let (at, value) = parent.map_or((0, None), |(at, value)| (at, Some(value.store())));
         self.fast.residuals.push(Residual { start: i as u32, end: end as u32, at, value });
         end
     }
 
     /// Visits all steps.  None when a path cannot be read; the check fails then too.
-    pub fn run(&mut self, locals: &[Option<Obj>], globals: Obj) -> Option<()> {
+    pub fn run(&mut self, locals: &'a [Option<Stored>], globals: Obj<'a>) -> Option<()> {
         let mut i = 0;
         while let Some(op) = self.program.ops.get(i) {
             let step = i as u32;
             i = match op {
                 Op::Local { slot, .. } => {
-                    let value = locals.get(*slot).copied().flatten()?;
+                    let value = locals.get(*slot)?.as_ref()?.get();
                     let leaf = !matches!(self.program.ops.get(i + 1..self.program.subtree_end(i)), Some(ops) if ops.iter().any(|o| matches!(o, Op::Read { .. })));
                     if leaf || self.volatile.contains(&owner(step, Facet::Read)) || !self.pins(step).anchor(value) {
                         self.residual(i, None)
                     } else {
-                        self.fast.roots.push((*slot, value, owner(step, Facet::Read)));
+                        self.fast.roots.push((*slot, value.store(), owner(step, Facet::Read)));
                         self.set(0, value, step);
                         i + 1
                     }
                 }
                 Op::Globals => {
-                    self.fast.globals = Some((globals, owner(step, Facet::Read)));
+                    self.fast.globals = Some((globals.store(), owner(step, Facet::Read)));
                     self.set(0, globals, step);
                     i + 1
                 }
                 Op::Const(value) => {
-                    self.set(0, *value, step);
+                    self.set(0, value.get(), step);
                     i + 1
                 }
                 Op::Read { read, depth, .. } => {
@@ -98,7 +98,7 @@ impl<'a> Recorder<'a> {
                 Op::Check { check, depth, .. } => {
                     let pin = self.at(*depth)?;
                     let settled = check.settle(pin.value, &mut self.pins(pin.op));
-                    let residual = Residual { start: step, end: step + 1, at: *depth, value: Some(pin.value) };
+                    let residual = Residual { start: step, end: step + 1, at: *depth, value: Some(pin.value.store()) };
                     match settled {
                         PinnedAnswer::ByWords => {}
                         PinnedAnswer::First => self.fast.first.push(residual),
@@ -107,13 +107,13 @@ impl<'a> Recorder<'a> {
                     i + 1
                 }
                 Op::Methods(methods) => {
-                    if !self.pins(step).class_attributes(methods.class) {
+                    if !self.pins(step).class_attributes(methods.class.get()) {
                         self.fast.residuals.push(Residual { start: step, end: step + 1, at: 0, value: None });
                     }
                     i + 1
                 }
                 Op::Record { depth, record } => {
-                    self.fast.records[*record as usize] = Some(self.at(*depth)?.value);
+                    self.fast.records[*record as usize] = Some((self.at(*depth)?.value).store());
                     i + 1
                 }
             };
@@ -122,7 +122,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Reads a value below a pinned value now.  None if words cannot prove the value.
-    fn pin(&mut self, read: &Read, parent: Pin, op: u32) -> Option<Obj> {
+    fn pin(&mut self, read: &Read, parent: Pin<'a>, op: u32) -> Option<Obj<'a>> {
         let base = parent.value;
         match read {
             Read::InstanceDict(_) => self.pins(op).instance_slot(base, Facet::Read),
@@ -169,7 +169,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    fn dict_item(&mut self, dict: Pin, key: &Key, op: u32) -> Option<Obj> {
+    fn dict_item(&mut self, dict: Pin<'a>, key: &Key, op: u32) -> Option<Obj<'a>> {
         let value = key.find_slowly(dict.value)?;
         if self.pins(dict.op).dict(dict.value) {
             return Some(value);
@@ -180,9 +180,9 @@ impl<'a> Recorder<'a> {
         // The lookup comes before the words of its value.
         let lookup = Lookup {
             after: self.fast.words.len(),
-            dict: dict.value,
-            key: key.get(),
-            value,
+            dict: dict.value.store(),
+            key: key.get().store(),
+            value: value.store(),
             owner: owner(op, Facet::Read),
         };
         self.fast.lookups.push(lookup);
@@ -193,7 +193,7 @@ impl<'a> Recorder<'a> {
         None
     }
 
-    fn function_part(&mut self, f: Obj, part: FunctionPart, op: u32) -> Option<Obj> {
+    fn function_part(&mut self, f: Obj<'a>, part: FunctionPart, op: u32) -> Option<Obj<'a>> {
         if self.volatile.contains(&owner(op, Facet::Read)) {
             return None;
         }
