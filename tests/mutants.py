@@ -81,7 +81,8 @@ ROOMS = {
         ("pycompiler/codegen/cpp",),
         ("tests/seams", "tests/lowering", "tests/codegen/test_columns.py", "tests/codegen/test_calls.py", "tests/codegen/test_joined_parts.py",
          "tests/codegen/test_operators.py", "tests/codegen/test_symbolic.py", "tests/codegen/test_errors.py", "tests/codegen/test_arithmetic.py",
-         "tests/codegen/test_growth.py", "tests/codegen/test_fuzz.py"),
+         "tests/codegen/test_growth.py", "tests/codegen/test_fuzz.py", "tests/codegen/test_index.py", "tests/codegen/test_interleave.py",
+         "tests/codegen/test_first.py"),
     ),
     "partition": Room(
         ("pycompiler/autograd/partition.py", "pycompiler/autograd/maxflow.py", "pycompiler/autograd/recompute.py", "pycompiler/autograd/saved_tensors.py",
@@ -190,26 +191,37 @@ def changes(node: ast.AST) -> Iterator[Change]:
         yield "statement removed", ast.Pass
 
 
-def is_constant(node: ast.AST, value: object) -> bool:
+def is_constant(node: ast.AST | None, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
-def places(tree: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
-    """Nodes that function code runs: no annotations, defaults, raises, assertions, or messages."""
+def places(tree: ast.AST, inside: bool = False, predicate: bool = False) -> Iterator[ast.AST]:
+    """Nodes that function code runs: no annotations, defaults, raises, assertions, or messages.
+
+    Equivalent changes are left out: `return None` for `return False` in a `predicate`, and `strict=False` of a zip.
+    """
     if isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)):
         if not any(word in tree.name for word in SILENT):
             for node in tree.body:
-                yield from places(node, True)
+                yield from places(node, True, is_predicate(tree))
         return
     if isinstance(tree, (ast.Raise, ast.Assert, ast.JoinedStr)) or is_silent(tree):
         return
-    if inside:
+    if isinstance(tree, ast.keyword) and tree.arg == "strict" and is_constant(tree.value, True):
+        return
+    if inside and not (predicate and isinstance(tree, ast.Return) and is_constant(tree.value, False)):
         yield tree
     for name, inner in ast.iter_fields(tree):
         if name not in ("annotation", "returns", "decorator_list"):
             for child in inner if isinstance(inner, list) else [inner]:
                 if isinstance(child, ast.AST):
-                    yield from places(child, inside)
+                    yield from places(child, inside, predicate)
+
+
+def is_predicate(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function returns a bool, by its annotation: `bool` or `TypeGuard[...]`."""
+    returns = function.returns.value if isinstance(function.returns, ast.Subscript) else function.returns
+    return isinstance(returns, ast.Name) and returns.id in ("bool", "TypeGuard")
 
 
 def is_silent(node: ast.AST) -> bool:

@@ -41,7 +41,8 @@ def hints_of(size: torch.SymInt) -> dict[str, int]:
     own, e = symbols_of(size), to_expr(size)
     if own is not None:
         return {name: own.hints[name] for name in e.symbols}
-    return {e.symbol: int(size.node.hint or 0)} if e.symbol is not None else {}
+    hint = size.node.hint
+    return {e.symbol: hint} if e.symbol is not None and isinstance(hint, int) else {}
 
 
 def to_exprs(sizes: Sequence[Any]) -> Exprs:

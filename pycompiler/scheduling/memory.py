@@ -62,7 +62,7 @@ def plan_memory(schedule: Schedule, kept: set[str]) -> None:
         for name in _fresh(step, storage, kept):
             home = None
             if shared_ok[name] and name not in kept:
-                home = _take(schedule, dead, name) if not choices.active else _take_or_skip(schedule, dead, name)
+                home = _take_or_skip(schedule, dead, name)
             storage[name] = home or name
         for name in touched(step):
             home = storage.setdefault(name, name)

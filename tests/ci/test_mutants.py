@@ -65,6 +65,16 @@ def test_changes_of_python() -> None:
     assert [number for number, _, _ in found if not 7 <= number <= 12] == []  # no defaults, strings, docs or raises
 
 
+@pytest.mark.parametrize("returns", ["bool", "TypeGuard[int]", "bool | None"])
+def test_equivalent_changes_are_left_out(returns: str) -> None:
+    text = (
+        f"def f(a, b) -> {returns}:\n    g(zip(a, b, strict=True))\n    g(zip(a, b, strict=False))\n    return False\n"
+    )
+    made = {changed(text, make())[0] for _, _, make in mutants.python_mutants("f.py", text)}
+    seen = {"pass", "g(zip(a, b, strict=(True)))", "return (True)"}
+    assert made == (seen if returns != "bool | None" else {*seen, "return None"})
+
+
 def test_changes_of_rust() -> None:
     found = mutants.rust_mutants("f.rs", RUST)
     assert {changed(RUST, make())[0] for _, _, make in found} == {

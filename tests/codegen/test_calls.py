@@ -6,6 +6,7 @@ import pytest
 import torch
 from kernel_harness import compile_plan, lowered, run_plan
 
+from pycompiler.codegen.cpp.generate import PartCall, join_calls
 from tests.harness.compare import assert_same
 
 LAYERS = 6
@@ -96,3 +97,11 @@ def test_what_is_added_waits_for_what_it_is_added_to() -> None:
     for _ in range(20):
         for ours, eager in zip(run_plan(plan, args, threads=2), scatter(*args), strict=True):
             torch.testing.assert_close(ours, eager)
+
+
+def test_threads_share_the_calls_of_each_part() -> None:
+    """A part that one thread runs whole stands beside a part whose loop all threads share."""
+    whole, shared = (PartCall.of(part, ["float*"], ["p0"], ["error"], part == "part0") for part in ("part0", "part1"))
+    alone = ["#pragma omp single nowait", whole]
+    assert join_calls([whole, whole, shared, whole], parallel=True) == [*alone, *alone, shared, *alone]
+    assert join_calls([whole, shared], parallel=False) == [whole, shared]

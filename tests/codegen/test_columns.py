@@ -13,6 +13,7 @@ from pycompiler.codegen.cpp import generate
 from pycompiler.codegen.cpp.nest import SUMMED
 from pycompiler.ir.target import of_program
 from pycompiler.scheduling import schedule
+from pycompiler.scheduling.two_passes import TWO_PASSES
 
 
 @pytest.mark.parametrize("shape", [(6, 20, 32), (2, 300, 1024), (3, 5, 7, 64), (1, 700, 96), (40, 9, 24)])
@@ -33,6 +34,14 @@ def test_fold_of_booleans_and_integers() -> None:
     check(lambda x: ((x > 1).any(1), x.sum(1), (x > -3).all(1)), [x])
 
 
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+def test_extremes_in_one_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of 2**31 numbers or more, whose positions do not fit the second pass's int32."""
+    monkeypatch.delitem(TWO_PASSES, kind)
+    x = torch.randn(9, 30, 16)
+    check(lambda x: (getattr(x, kind)(1), getattr(x, kind)(), getattr(x.transpose(0, 2), kind)()), [x])
+
+
 def test_norm_over_channels_last() -> None:
     x = torch.randn(4, 6, 6, 24)
     check(lambda x: (x - x.mean((0, 1, 2))) * (x.var((0, 1, 2)) + 1e-5).rsqrt(), [x], atol=1e-5)
@@ -46,10 +55,10 @@ def test_embedding_gradient(columns: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.bool])
-@pytest.mark.parametrize("shape", [(32, 32), (100, 70), (3, 65, 129)])
+@pytest.mark.parametrize("shape", [(32, 32), (100, 70), (3, 65, 129), (70, 3, 66)])
 def test_transposes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = (torch.randn(shape) * 3).to(dtype)
-    check(lambda x: x.transpose(-1, -2).contiguous(), [x])
+    check(lambda x: (x.transpose(-1, -2).contiguous(), x.permute(*reversed(range(x.dim()))).contiguous()), [x])
     if dtype.is_floating_point:
         y = torch.randn((*shape[:-2], shape[-1], shape[-2])).to(dtype)
         check(lambda x, y: (x.transpose(-1, -2) + y).exp(), [x, y])
@@ -65,6 +74,7 @@ def test_only_reads_across_a_tile_go_through_it() -> None:
     assert code(lambda x, y: x.t() * y, x, y).count("__builtin_prefetch") == 1
     assert code(lambda x, y: x * 2 + y.t(), x, y).count("__builtin_prefetch") == 1
     assert code(lambda x, y: x * y, x, x).count("__builtin_prefetch") == 0
+    assert code(lambda x: x.permute(2, 1, 0).contiguous(), torch.randn(100, 3, 70)).count("__builtin_prefetch") == 1
 
 
 def test_sums_of_doubles_are_made_of_chunks_where_they_are_long() -> None:
@@ -73,6 +83,8 @@ def test_sums_of_doubles_are_made_of_chunks_where_they_are_long() -> None:
 
     assert loops(SUMMED) == loops(8)
     assert loops(SUMMED + 1) == loops(8) + 1
+    totals = [code(lambda x: x.sum(1), torch.randn(64, n)).count("double sum_") for n in (8, 20000)]
+    assert totals == [0, 1]
 
 
 def test_an_index_that_is_in_range_is_checked_once() -> None:

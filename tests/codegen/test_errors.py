@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_harness import buffer, compile_plan, loop, lowered, program, run_plan
+from kernel_harness import Body, buffer, compile_plan, loop, lowered, program, run_plan
 
 import pycompiler
 from pycompiler.capture.recording.data_errors import ErrorsOfData
 from pycompiler.codegen.cpp import generate
-from pycompiler.ir.loops import Op
+from pycompiler.ir.loops import Loop, Op
 from pycompiler.operators.value_checks import within
 from pycompiler.symbolic.expr import Expr
 
@@ -187,3 +187,20 @@ def test_an_index_that_no_operation_checks_stays_within_the_buffer(wrong: int) -
     places[2] = wrong
     with pytest.raises(IndexError):
         run_plan(plan, [rows, places])
+
+
+@pytest.mark.parametrize("wrong", [8, -1])
+def test_a_place_that_no_operation_checks_stays_within_the_buffer(wrong: int) -> None:
+    i, v, o = buffer("i", (4,), torch.int64), buffer("v", (4, 3)), buffer("o", (8, 3))
+    body, at = Body(), (Expr.sym("i0"), Expr.sym("i1"))
+    place = Expr.sym(f"%{body.load(i, at[:1])}") * 3 + at[1]
+    body.load(v, at)
+    add = Loop((o,), ("i0", "i1"), v.shape, tuple(body.ops), (1,), (place,), None, "add", "o")
+    plan, _ = compile_plan(program([i, v], [loop(o, lambda body, *_: body.const(0.0)), add], [o]))
+    assert "pyc_checked" in plan.source
+    places, values = torch.tensor([7, 0, 3, 7]), torch.randn(4, 3)
+    [found] = run_plan(plan, [places, values])
+    torch.testing.assert_close(found, torch.zeros(8, 3).index_add(0, places, values))
+    places[2] = wrong
+    with pytest.raises(IndexError):
+        run_plan(plan, [places, values])

@@ -40,7 +40,9 @@ def test_parts_of_a_row_share_its_loop(widths: tuple[int, ...], dtype: torch.dty
 
 def test_parts_beyond_a_bundle_share_its_loop() -> None:
     x = random(1100, 2048, dtype=torch.bfloat16)
-    assert text(lambda x: torch.cat((x, x), -1), x).count("i0 < 1100") == 1
+    made = text(lambda x: torch.cat((x, x), -1), x)
+    assert made.count("i0 < 1100") == 1
+    assert 0 < made.index("#pragma omp parallel") < made.index(": cat\n")
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (321, 130), (130, 321), (600, 70)])

@@ -126,6 +126,17 @@ def test_settings_of_precision_leave_products_to_aten(monkeypatch: pytest.Monkey
     assert counts(planned(f, *floats)) == (0, 1)
 
 
+@pytest.mark.parametrize(("dtype", "capability", "multiplied"), [
+    (BF16, (7, 5), False), (BF16, (8, 0), True), (BF16, (9, 0), True), (torch.float16, (7, 5), True),
+])  # fmt: skip
+def test_bfloat16_needs_a_gpu_that_multiplies_it(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], multiplied: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert gpu_matmul.multiplies(GPU, dtype) == multiplied
+
+
 def test_a_torch_without_the_library_calls_aten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "has_gpu_products", lambda: False)
     f, inputs = CASES["contiguous"]

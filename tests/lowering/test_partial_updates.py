@@ -39,6 +39,11 @@ def assign_one_place(c: Any, i: Any, j: Any, x: Any) -> Any:
     return c.sum(1)
 
 
+def part_of_another(c: Any, d: Any, x: Any) -> Any:
+    c.copy_(torch.slice_scatter(d, x, 1, 3, 5))
+    return c * 2, d + 1
+
+
 def accumulate(c: Any, i: Any, j: Any, x: Any) -> Any:
     return c.index_put_((i, j), x, accumulate=True).sum(1)
 
@@ -158,6 +163,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], int]] = {
     "transposed": (assign, lambda: [r(512, 2, 8).transpose(0, 1), at(5), r(2, 1, 8)], 1),
     "with gaps": (assign, lambda: [r(2, 512, 16)[:, :, ::2], at(5), r(2, 1, 8)], None),
     "at an offset": (slices, lambda: [r(3, 512, 8)[1:], r(2, 2, 8)], 1),
+    "of another": (part_of_another, lambda: [r(BIG), r(BIG), r(2, 2, 8)], 0),
     "of its own": (of_its_own, lambda: [r(BIG), at(6, 5)], 1),
     "old value first": (old_value_first, lambda: [r(BIG), at(5), r(2, 1, 8)], 1),
     "old value last": (old_value_last, lambda: [r(BIG), at(5), r(2, 1, 8)], None),
@@ -215,6 +221,12 @@ def test_cases(name: str, schedules: list[Schedule]) -> None:
     if in_place is not None:
         (s,) = schedules
         assert len(written(s)) == in_place, str(s)
+
+
+def test_a_part_of_another_tensor_needs_no_copy(schedules: list[Schedule]) -> None:
+    pycompiler.compile(part_of_another, fullgraph=True)(r(BIG), r(BIG), r(2, 2, 8))
+    (s,) = schedules
+    assert not any(isinstance(step, Extern) for step in s.steps), str(s)
 
 
 def two_caches(k: Any, v: Any, pos: Any, late: Any, x: Any) -> Any:

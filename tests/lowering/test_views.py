@@ -5,12 +5,16 @@ import random
 
 import pytest
 import torch
-from harness import check, ints, lowered, randn
+from harness import check, externs, ints, lowered, randn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import pycompiler
 from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Loop
-from tests.harness.compare import assert_same_calls
+from pycompiler.lowering import lower
+from pycompiler.lowering.values import delinearise, hints_of, to_expr
+from pycompiler.symbolic.expr import Expr
+from tests.harness.compare import assert_same, assert_same_calls
 
 pytestmark = pytest.mark.whole  # each row is a rule of its own
 
@@ -34,6 +38,7 @@ VIEWS = {
     "chunk": lambda x: x.chunk(4, 0),
     "diagonal": lambda x: x.diagonal(1, 0, 2),
     "diagonal_below": lambda x: x.diagonal(-2, 0, 1),
+    "diagonal_of_four": lambda x: x.view(2, 3, 4, 5).diagonal(1, 1, 3),
     "unfold": lambda x: x.unfold(2, 3, 1),
     "movedim": lambda x: x.movedim(0, 2),
     "as_strided": lambda x: x.as_strided((3, 4), (10, 2), 5),
@@ -59,6 +64,11 @@ def test_view_and_consumer(name):
     check(consumer, [x], native=True)
 
 
+@pytest.mark.parametrize("name", VIEWS)
+def test_view_of_a_value_without_memory(name):
+    check(lambda: VIEWS[name](torch.arange(120).view(6, 4, 5)), [], native=True)
+
+
 def test_views_of_intermediates_are_no_nodes():
     program = check(lambda x: (x + 1).view(4, 30).t()[3:].unsqueeze(0), [randn(6, 4, 5)], native=True)
     assert len(program.nodes) == 1
@@ -80,6 +90,31 @@ def test_reshape_of_a_permuted_input_folds_into_its_consumer():
     body = BodyBuilder({v: Expr.of(9) for v in "abcd"} | {"c": Expr.of(3), "d": Expr.of(5)})
     back.load(body, [Expr.sym(v) for v in "abcd"])
     assert repr(body.ops[0].attrs[1]) == "60*a + 20*c + 5*b + d"
+
+
+def test_dimensions_that_stay_apart_are_not_divided():
+    """Each group of dimensions of a view is as small as its sizes permit."""
+    a, b, n = (Expr.sym(v) for v in "abn")
+    shape, target = (Expr.of(4), n), (Expr.of(2), Expr.of(2), n)
+    assert delinearise([a, b], shape, target, {"a": Expr.of(4), "b": n}) == [a // 2, a % 2, b]
+
+
+def test_sizes_of_torch():
+    """Expressions of torch's own symbols, which a graph of torch.compile has."""
+    seen = []
+
+    def f(x):
+        n, m = x.shape
+        a, b = to_expr(n), to_expr(m)
+        seen.extend([
+            (n // 2, a // 2), (n % 3, a % 3), (n + m - 1, a + b - 1), (n * m, a * b), (n * n, a * a),
+            (torch.sym_max(n, m), a.max(b)), (torch.sym_min(n, 4), a.min(4)),
+        ])  # fmt: skip
+        assert (hints_of(n), hints_of(n + m)) == ({a.symbol: 7}, {})
+        return x + 1
+
+    make_fx(f, tracing_mode="symbolic")(randn(7, 5))
+    assert [to_expr(size) for size, _ in seen] == [e for _, e in seen]
 
 
 def random_view(r, x):
@@ -182,6 +217,18 @@ CREATION = {
 @pytest.mark.parametrize("name", CREATION)
 def test_creation(name):
     check(CREATION[name], [randn(2, 3)])
+
+
+def test_constants_that_no_decomposition_took():
+    """A trace adds some of them after decompositions."""
+    aten = torch.ops.aten
+
+    def f(x):
+        return aten.zeros_like(x) - x, aten.new_zeros(x, [2, 3]), aten.zero(x), aten.ones_like(x) / x
+
+    program = lower(make_fx(f, tracing_mode="fake")(randn(2, 3)))
+    assert not externs(program)
+    assert_same(interpret(program, [randn(2, 3)]), [*f(randn(2, 3))])
 
 
 CONVERTED = {

@@ -17,7 +17,7 @@ from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.loops import Extern, Loop, Op
 from pycompiler.ir.target import of_program
 from pycompiler.scheduling import fuse, rules, schedule
-from pycompiler.scheduling.body import checked_vars, digits, is_surjective
+from pycompiler.scheduling.body import FEW, checked_vars, digits, is_surjective
 from pycompiler.scheduling.iteration_space import refine
 from pycompiler.scheduling.memory import storage_bytes
 from pycompiler.scheduling.simplify import _stays
@@ -109,6 +109,30 @@ def test_folds_of_a_few_long_rows_share_a_nest() -> None:
     assert [len(k.nests) for k in s.kernels] == [1]
 
 
+@pytest.mark.parametrize(("width", "passes"), [(FEW - 1, 2), (FEW, 1), (100, 1)])
+def test_moments_of_long_rows_take_one_pass(width: int, passes: int) -> None:
+    stages = [stage for k in scheduled(lambda x: x.var(1), r(64, width)).kernels for stage in k.stages()]
+    assert len({stage.level for stage in stages if stage.role == "reduce"}) == passes
+
+
+@pytest.mark.parametrize(
+    ("width", "sizes"), [(96, [2, 300, 96]), (192, [2, 3, 300, 64]), (384, [2, 3, 300, 128]), (768, [2, 3, 300, 256])]
+)
+def test_blocks_of_columns_are_rows_where_rows_are_few(width: int, sizes: list[int]) -> None:
+    [nest] = [nest for k in scheduled(lambda x: x.sum(1), r(2, 300, width)).kernels for nest in k.nests]
+    assert [n.as_int() for _, n in nest.dims] == sizes
+
+
+def test_the_same_program_has_the_same_variables_again() -> None:
+    """The generated source, and so the key of the kernel cache, depends on them."""
+
+    def variables() -> list[Any]:
+        s = scheduled(lambda x: x.softmax(1).reshape(4, 16) + 1, r(8, 8))
+        return [nest.dims for k in s.kernels for nest in k.nests]
+
+    assert variables() == variables()
+
+
 def test_an_element_is_found_as_its_extreme_was_computed() -> None:
     """The searched value is stored between the passes: recomputed, it might round differently and equal no element."""
     for f in (lambda x, y: (x * y + 1).argmax(1), lambda x, y: (x * 2).argmax(1), lambda x, y: (x * 2).max(0)):
@@ -175,6 +199,7 @@ def test_digits_invert_a_store() -> None:
     values = {k: e.simplify(ranges) for k, e in found.items()}
     assert values == {"i": Expr.sym("p"), "j": Expr.sym("q")}
     assert digits(Expr.sym("p"), 4 * i + j, dims, ranges) is None  # overlapping: not a number in mixed radix
+    assert digits(Expr.sym("q"), j, dims, ranges) is None  # all values of i store at the same place
 
 
 def test_digits_that_are_written_in_an_index_need_no_division() -> None:
@@ -199,6 +224,9 @@ def test_covers_finds_all_values_of_variables_in_others() -> None:
     assert not is_surjective(dims, {"a": i, "b": j}, {**ranges, "j": Expr.of(2)})
     assert not is_surjective([("a", n)], {"a": i}, ranges)
     assert not is_surjective([("a", Expr.of(6))], {"a": i * 2}, ranges)
+    assert not is_surjective([("a", Expr.of(3))], {"a": i // 2}, ranges)
+    assert not is_surjective([("a", Expr.of(3))], {"a": Expr.sym("%0")}, ranges)
+    assert not is_surjective(dims, {"a": i, "b": j * Expr.sym("%0")}, ranges)
 
 
 def test_dead_buffers_lend_their_memory() -> None:

@@ -46,11 +46,14 @@ def interleaved(nest: Nest) -> Nest:
 
 
 def _are_copies(nest: Nest) -> bool:
-    """Whether each stage writes an element of memory for each point, and none reads another's."""
+    """Whether each stage writes an element of memory for each point, and none reads another's.
+
+    A fold in such a nest has no variables of its own, so the caller refuses it.
+    """
     written = {name for stage in nest.stages for name in stage.outputs}
     for stage in nest.stages:
         loop = stage.loop
-        if stage.role != "point" or loop.reduction is not None or loop.store_mode != "set":
+        if loop.store_mode != "set":
             return False
         if set(stage.place.values()) != {"memory"} or any(b.dtype.itemsize > BYTES for b in loop.out):
             return False

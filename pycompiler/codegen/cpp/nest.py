@@ -485,11 +485,7 @@ class NestWriter:
         block = blocks or [*before, *split_by_angle(simd, last, current.inside.lines), *after]
         if current.chunk:
             block = nested([InnerLoop(last.start, loops[-1].start, loops[-1].end, current.chunk)], block)
-        if len(loops) > 1:
-            block = nested(loops[:-1], block)
-        elif (before or after) and not current.chunk:
-            block = ["{", *indent(block), "}"]
-        c.row.lines += block
+        c.row.lines += nested(loops[:-1], block)
         for s, line, result in current.pending:
             c.row.lines.append(line)
             c.row.names.add(result)
