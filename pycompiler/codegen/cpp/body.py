@@ -159,7 +159,7 @@ class BodyWriter:
         if op.name == "where":
             _, a, b = (self.exact[k] for k in op.args)
             return a if a == b else None
-        kept = op.name in ("neg", "abs") or (op.name == "cast" and op.dtype == torch.float32)
+        kept = op.name in ("neg", "abs", "copysign") or (op.name == "cast" and op.dtype == torch.float32)
         return self.exact[op.args[0]] if kept else None
 
     def may_fail(self, scope: CodeBlock) -> None:
@@ -287,7 +287,7 @@ def storage_extent(b: Buffer) -> Expr:
 
 
 # Operations whose result of bf16 or f16 is exactly such a number, in a float.
-EXACT = ("cast", "bitcast", "load", "masked_load", "const", "where", "neg", "abs", "maximum", "minimum")
+EXACT = ("cast", "bitcast", "load", "masked_load", "const", "where", "copysign", "neg", "abs", "maximum", "minimum")
 
 
 def store(buffer: Buffer, place: str, value: str, dtype: torch.dtype, made_by: str = "") -> str:

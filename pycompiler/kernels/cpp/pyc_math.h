@@ -5,18 +5,7 @@
 // later operators many times.
 #pragma once
 
-extern "C" {
-double exp(double); double exp2(double); double expm1(double); double log2(double); double log10(double);
-double log1p(double); double pow(double, double); double sin(double); double cos(double); double tan(double);
-double asin(double); double acos(double); double atan(double); double atan2(double, double); double sinh(double);
-double cosh(double); double tanh(double); double asinh(double); double acosh(double); double atanh(double);
-double erf(double); double erfc(double); double lgamma(double); double nextafter(double, double);
-double hypot(double, double); double fmod(double, double); double floor(double); double log(double);
-float tanf(float); float asinf(float); float acosf(float); float atanf(float); float atan2f(float, float);
-float sinhf(float); float coshf(float); float asinhf(float); float acoshf(float); float atanhf(float);
-float erfcf(float); float lgammaf(float); float nextafterf(float, float); float hypotf(float, float);
-float fmodf(float, float);
-}
+extern "C" { double pow(double, double); double fmod(double, double); float fmodf(float, float); }
 
 // The only contraction: generated code is compiled with -ffp-contract=off.  A processor without the instruction rounds
 // twice.
@@ -185,11 +174,21 @@ PYC_INLINE float pyc_expm1_core(float x) {
     return pyc_fma(pyc_expm1_poly(r), s, s - 1.0f);
 }
 
-// E / (E + 2) with E = exp(2|x|) - 1
+// E / (E + 2) with E = exp(2|x|) - 1.  The quotient is corrected by what its division and the sum lost.  At most |x|.
+template <class T> PYC_INLINE T pyc_tanh_of(T e, T lost_by_e, T a) {
+    T d = e + (T)2, lost = e > (T)2 ? (e - d) + (T)2 : ((T)2 - d) + e, inverse = (T)1 / d, q = e * inverse;
+    T left = pyc_fma(-q, lost, pyc_fma(-q, d, e));
+    q = pyc_fma(left + lost_by_e * ((T)1 - q), inverse, q);
+    return q > a ? a : q;
+}
 PYC_INLINE float pyc_tanh(float x) {
-    float a = pyc_abs(x);
-    float e = pyc_expm1_core(2.0f * (a > 10.0f ? 10.0f : a));
-    return pyc_copysign(e / (e + 2.0f), x);
+    float a = pyc_abs(x), y = 2.0f * (a > 10.0f ? 10.0f : a);
+    // exp(y) - 1, as `pyc_expm1_core`, and what its last sum loses
+    float shifted = pyc_fma(y, 1.44269504f, PYC_ROUND), n = shifted - PYC_ROUND;
+    float r = pyc_fma(n, -PYC_LN2_LO, pyc_fma(n, -PYC_LN2_HI, y));
+    float s = pyc_bits<float>((pyc_bits<uint32_t>(shifted) << 23) + 0x3f800000u);
+    float part = pyc_expm1_poly(r), e = pyc_fma(part, s, s - 1.0f);
+    return pyc_copysign(pyc_tanh_of(e, pyc_fma(part, s, (s - 1.0f) - e), a), x);
 }
 
 // 1 - exp(-t Q(t)) with t = |x|: one polynomial for the whole range
@@ -417,17 +416,32 @@ PYC_INLINE float pyc_cos(float x) {
 
 // ---- the rest: libm, one element at a time -----------------------------------------------------------------------
 
-#define PYC_LIBM1(name) PYC_INLINE float pyc_##name(float x) { return name##f(x); } \
-    PYC_INLINE double pyc_##name(double x) { return name(x); }
-#define PYC_LIBM2(name) PYC_INLINE float pyc_##name(float x, float y) { return name##f(x, y); } \
-    PYC_INLINE double pyc_##name(double x, double y) { return name(x, y); }
-#define PYC_DOUBLE1(name) PYC_INLINE double pyc_##name(double x) { return name(x); }
+// A compiler replaces a function of libm at a number that it knows by the nearest result, which is not always libm's.  So
+// the functions have names that it does not know.
+#define PYC_TEXT(text) #text
+#define PYC_LABEL(prefix, name) __asm__(PYC_TEXT(prefix) #name)
+#define PYC_EXTERN extern "C" __attribute__((const, nothrow))
+#define PYC_DOUBLE1(name) PYC_EXTERN double pyc_libm_##name(double) PYC_LABEL(__USER_LABEL_PREFIX__, name); \
+    PYC_INLINE double pyc_##name(double x) { return pyc_libm_##name(x); }
+#define PYC_LIBM1(name) PYC_DOUBLE1(name) \
+    PYC_EXTERN float pyc_libm_##name##f(float) PYC_LABEL(__USER_LABEL_PREFIX__, name##f); \
+    PYC_INLINE float pyc_##name(float x) { return pyc_libm_##name##f(x); }
+// Functions whose float form in libm is off by several units of the last place.
+#define PYC_WIDE1(name) PYC_DOUBLE1(name) PYC_INLINE float pyc_##name(float x) { return (float)pyc_libm_##name(x); }
+#define PYC_LIBM2(name) PYC_EXTERN float pyc_libm_##name##f(float, float) PYC_LABEL(__USER_LABEL_PREFIX__, name##f); \
+    PYC_EXTERN double pyc_libm_##name(double, double) PYC_LABEL(__USER_LABEL_PREFIX__, name); \
+    PYC_INLINE float pyc_##name(float x, float y) { return pyc_libm_##name##f(x, y); } \
+    PYC_INLINE double pyc_##name(double x, double y) { return pyc_libm_##name(x, y); }
 PYC_LIBM1(tan) PYC_LIBM1(asin) PYC_LIBM1(acos) PYC_LIBM1(atan) PYC_LIBM1(sinh) PYC_LIBM1(cosh) PYC_LIBM1(asinh)
-PYC_LIBM1(acosh) PYC_LIBM1(atanh) PYC_LIBM1(erfc) PYC_LIBM1(lgamma)
+PYC_LIBM1(acosh) PYC_LIBM1(atanh) PYC_WIDE1(erfc) PYC_WIDE1(lgamma)
 PYC_LIBM2(atan2) PYC_LIBM2(nextafter) PYC_LIBM2(hypot)
 PYC_DOUBLE1(exp2) PYC_DOUBLE1(expm1) PYC_DOUBLE1(log2) PYC_DOUBLE1(log10) PYC_DOUBLE1(log1p) PYC_DOUBLE1(sin)
-PYC_DOUBLE1(cos) PYC_DOUBLE1(tanh) PYC_DOUBLE1(erf)
-PYC_INLINE double pyc_one_plus_erf(double x) { return 1.0 + erf(x); }
+PYC_DOUBLE1(cos) PYC_DOUBLE1(erf)
+PYC_INLINE double pyc_tanh(double x) {
+    double a = pyc_abs(x), e = pyc_expm1(2.0 * (a > 20.0 ? 20.0 : a));
+    return pyc_copysign(pyc_tanh_of(e, 0.0, a), x);
+}
+PYC_INLINE double pyc_one_plus_erf(double x) { return 1.0 + pyc_erf(x); }
 PYC_INLINE float pyc_fmod(float a, float b) { return fmodf(a, b); }
 PYC_INLINE double pyc_fmod(double a, double b) { return fmod(a, b); }
 
@@ -450,11 +464,11 @@ PYC_INLINE double pyc_erfinv(double y) {
     double a = pyc_abs(y);
     if (!(a < 1.0)) return a == 1.0 ? pyc_copysign(__builtin_inf(), y) : __builtin_nan("");
     if (a == 0.0) return y;
-    double w = -log1p(-a * a), b = 4.330746750799873 - 0.5 * w, x = pyc_sqrt(pyc_sqrt(b * b + w * 6.802721088435374) - b);
+    double w = -pyc_log1p(-a * a), b = 4.330746750799873 - 0.5 * w, x = pyc_sqrt(pyc_sqrt(b * b + w * 6.802721088435374) - b);
     if (!(x > 0.0)) x = 0.8862269254527580 * a;
     for (int i = 0; i < 4; i++) {
-        double slope = 1.1283791670955126 * exp(-x * x);
-        double off = a < 0.5 ? erf(x) - a : (1.0 - a) - erfc(x);
+        double slope = 1.1283791670955126 * pyc_exp(-x * x);
+        double off = a < 0.5 ? pyc_erf(x) - a : (1.0 - a) - pyc_erfc(x);
         double step = off / slope;
         x -= step / (1.0 + x * step);  // Halley
     }
@@ -468,7 +482,7 @@ PYC_INLINE double pyc_digamma(double x) {
     if (x < 0.0) {
         double whole = pyc_trunc(x);
         if (whole == x) return __builtin_nan("");
-        reflected = -3.14159265358979323846 / tan(3.14159265358979323846 * (x - whole));
+        reflected = -3.14159265358979323846 / pyc_tan(3.14159265358979323846 * (x - whole));
         x = 1.0 - x;
     }
     double shift = 0.0;
