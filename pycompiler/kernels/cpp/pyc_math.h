@@ -174,11 +174,11 @@ PYC_INLINE float pyc_expm1_core(float x) {
     return pyc_fma(pyc_expm1_poly(r), s, s - 1.0f);
 }
 
-// E / (E + 2) with E = exp(2|x|) - 1.  The quotient is corrected by what its division and the sum lost.  At most |x|.
+// E / (E + 2) with E = exp(2|x|) - 1, corrected by what E, the sum and the quotient lost.  At most |x|.
 template <class T> PYC_INLINE T pyc_tanh_of(T e, T lost_by_e, T a) {
-    T d = e + (T)2, lost = e > (T)2 ? (e - d) + (T)2 : ((T)2 - d) + e, inverse = (T)1 / d, q = e * inverse;
-    T left = pyc_fma(-q, lost, pyc_fma(-q, d, e));
-    q = pyc_fma(left + lost_by_e * ((T)1 - q), inverse, q);
+    T d = e + (T)2, inverse = (T)1 / d, q = e * inverse;
+    T left = pyc_fma(-q, ((T)2 - d) + e, pyc_fma(-q, d, e));
+    q = pyc_fma(pyc_fma(lost_by_e, (T)1 - q, left), inverse, q);
     return q > a ? a : q;
 }
 PYC_INLINE float pyc_tanh(float x) {
