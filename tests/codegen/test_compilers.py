@@ -15,6 +15,8 @@ import torch
 import pycompiler
 from pycompiler import config
 from pycompiler.runtime.build import build
+from tests.fuzz import exact
+from tests.harness.compare import assert_same_calls
 
 CRASHED = """
 import torch, pycompiler
@@ -33,6 +35,23 @@ def test_what_lies_on_the_stack_is_aligned() -> None:
     """Bug of gcc 12: stores of 16 bytes to 8-aligned arrays of a short loop's reductions."""
     done = subprocess.run([sys.executable, "-c", CRASHED], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr[-2000:]
+
+
+def test_parts_of_teams_are_called() -> None:
+    """Bug of gcc 12: the part that compares was taken for a function without effects, and its call was removed."""
+
+    def f(
+        x0: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, x3: torch.Tensor, y: torch.Tensor
+    ) -> list[torch.Tensor]:
+        return [x1.int(), (x2 - x0).flip(0) - x2 == x3, y.abs() / y.abs().amax(-1, keepdim=True), y * 3]
+
+    numbers = [torch.randn(*shape, dtype=torch.float64) for shape in ((16, 16), (16, 1), (16, 1), (16, 16))]
+    y = torch.randn(1, 17)
+    with exact.machine(2, **exact.TEAM):
+        compiled = pycompiler.compile(f)
+        assert_same_calls(compiled, f, lambda: [*numbers, y], exact=True)
+        torch.full((16, 16), 77, dtype=torch.uint8)  # what a result that is not written may have
+        assert not compiled(*numbers, y)[1].any()
 
 
 MIRRORED = """#include "pyc_prelude.h"

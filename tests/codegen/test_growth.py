@@ -19,7 +19,7 @@ def code(width: int, blocks: int) -> list[tuple[int, int]]:
 
     def build(text: str, *args: Any) -> NoReturn:
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("//")]
-        functions = sum("noinline" in line or 'extern "C"' in line for line in lines)
+        functions = sum("PYC_PART" in line or 'extern "C"' in line for line in lines)
         found.append((functions, sum("for (int64_t" in line for line in lines)))
         raise NoCompiler("this test reads what would be compiled")
 

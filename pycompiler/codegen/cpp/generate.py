@@ -66,7 +66,7 @@ class Unit:
         """The name of the function with this text (parameters and body), written at the first request."""
         if text not in self.parts:
             self.parts[text] = f"part{len(self.parts)}"
-            self.lines += [*comments, f"static __attribute__((noinline)) void {self.parts[text]}{text}", ""]
+            self.lines += [*comments, f"static PYC_PART void {self.parts[text]}{text}", ""]
         return self.parts[text]
 
 

@@ -160,6 +160,14 @@ PYC_INLINE int64_t pyc_checked(int64_t at, int64_t limit, int64_t* error) {
     return at;
 }
 
+// A function of one part of a graph.  gcc 12 takes some parts with an `omp for` for functions without effects, and removes
+// their calls (`tests/codegen/test_compilers.py`): it may not analyse them for their callers.
+#if defined(__clang__)
+#define PYC_PART __attribute__((noinline))
+#else
+#define PYC_PART __attribute__((noipa))
+#endif
+
 // The error code of a user's index (see ir/plan.py: KernelErrors).  `site` has the rule's key, and the dimension above
 // it.
 static __attribute__((noinline, cold)) int64_t pyc_wrong_index(int64_t at, int64_t size, int32_t site) {
