@@ -186,6 +186,21 @@ def test_thresholds_of_half_precision(device: str) -> None:
         same_bits(lambda x: torch.ops.aten.threshold_backward(x, x, 0.1), x.to(half))
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_gradients_at_bounds_of_half_precision(device: str) -> None:
+    """hardtanh compares with its bounds in float32, shrinks with a bound of the dtype; the others' bounds are whole."""
+    x = torch.tensor([0.1, -0.1, 0.3, -0.3, 0.7, -0.7, 3.0, -3.0, 6.0, 0.0], device=device).repeat(16)
+    backward = (
+        *(lambda x, b=b: torch.ops.aten.hardtanh_backward(x, x, -b, b) for b in (0.1, 0.3, 0.7)),
+        *(lambda x, b=b: torch.ops.aten.softshrink_backward(x, x, b) for b in (0.1, 0.3, 0.7)),
+        *(lambda x, b=b: torch.ops.aten.hardshrink_backward(x, x, b) for b in (0.1, 0.3, 0.7)),
+        lambda x: torch.ops.aten.hardtanh_backward(x, x, 0, 6), lambda x: torch.ops.aten.elu_backward(x, 0.7, 1, 1, False, x),
+        lambda x: torch.ops.aten.hardswish_backward(x, x), lambda x: torch.ops.aten.hardsigmoid_backward(x, x),
+    )  # fmt: skip
+    for half in (torch.bfloat16, torch.float16):
+        same_bits(lambda x: tuple(fn(x) for fn in backward), x.to(half))
+
+
 def test_cross_products() -> None:
     same_bits(lambda a, b: torch.linalg.cross(a, b), numbers(100, 3), numbers(100, 3, seed=1))
 

@@ -66,7 +66,8 @@ def leaky_relu_backward(grad: Tensor, x: Tensor, slope: float, self_is_result: b
 
 @rule(aten.hardtanh_backward.default)
 def hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Any:
-    return where((x > low) & (x < high), grad, 0)  # 0 for a NaN, as in ATen's vectorised code
+    w = wide(x)  # kernels compare with the bounds in float32
+    return where((w > low) & (w < high), grad, 0)  # 0 for a NaN, as in ATen's vectorised code
 
 
 @rule(aten.elu_backward.default)
