@@ -201,6 +201,20 @@ def test_gradients_at_bounds_of_half_precision(device: str) -> None:
         same_bits(lambda x: tuple(fn(x) for fn in backward), x.to(half))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_gradients_of_activations_at_a_nan(device: str, dtype: torch.dtype) -> None:
+    """CUDA's kernels pass the gradient; the CPU's vectorised code gives 0 or NaN."""
+    x = torch.tensor([math.nan, 0.3, -0.3, 4.0], device=device, dtype=dtype).repeat(32)
+    grad = numbers(128, dtype=dtype).to(device)
+    same_bits(lambda g, x: torch.ops.aten.hardtanh_backward(g, x, -0.5, 0.5), grad, x)
+    same_bits(lambda g, x: torch.ops.aten.softshrink_backward(g, x, 0.5), grad, x)
+    same_bits(lambda g, x: torch.ops.aten.hardshrink_backward(g, x, 0.5), grad, x)
+    same_bits(lambda g, x: torch.ops.aten.hardswish_backward(g, x), grad, x)
+    same_bits(lambda g, x: torch.ops.aten.elu_backward(g, 0.7, 1, 1, True, x).isnan(), grad, x)
+    same_bits(lambda g, x: torch.ops.aten.elu_backward(g, 0.7, 1, 1, False, x).isnan(), grad, x)
+
+
 def test_cross_products() -> None:
     same_bits(lambda a, b: torch.linalg.cross(a, b), numbers(100, 3), numbers(100, 3, seed=1))
 

@@ -67,6 +67,8 @@ def leaky_relu_backward(grad: Tensor, x: Tensor, slope: float, self_is_result: b
 @rule(aten.hardtanh_backward.default)
 def hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Any:
     w = wide(x)  # kernels compare with the bounds in float32
+    if x.is_cuda:
+        return where((w <= low) | (w >= high), 0, grad)  # also the gradient of a NaN
     return where((w > low) & (w < high), grad, 0)  # 0 for a NaN, as in ATen's vectorised code
 
 
@@ -77,7 +79,8 @@ def elu_backward(grad: Tensor, alpha: float, scale: float, input_scale: float, i
         below = g * input_scale * (w + alpha * scale)
     else:
         below = g * input_scale * (alpha * scale) * torch.exp(w * input_scale)
-    return like(where(w > 0, g * scale, below), grad.dtype)
+    # they differ at a NaN
+    return like(where(w <= 0, below, g * scale) if x.is_cuda else where(w > 0, g * scale, below), grad.dtype)
 
 
 @rule(aten.native_dropout_backward.default)
