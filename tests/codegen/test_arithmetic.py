@@ -215,6 +215,18 @@ def test_gradients_of_activations_at_a_nan(device: str, dtype: torch.dtype) -> N
     same_bits(lambda g, x: torch.ops.aten.elu_backward(g, 0.7, 1, 1, False, x).isnan(), grad, x)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("eps", [None, 1e-3, 0.1, 0.3, 0.7, 0.0, -1.0])
+def test_logit_of_half_precision(eps: float | None, device: str) -> None:
+    """The CPU's kernels round each step, so that 1 - eps may be 1; CUDA's compute in float32."""
+    x = torch.cat([torch.linspace(-0.2, 1.2, 1020), torch.tensor([0.0, 1.0, 0.7, 0.3])]).to(device)
+    for half in (torch.bfloat16, torch.float16):
+        same_bits(lambda x: x.logit(eps), x.to(half))
+        same_bits(
+            lambda g, x: torch.ops.aten.logit_backward(g, x, eps), numbers(1024, dtype=half).to(device), x.to(half)
+        )
+
+
 def test_cross_products() -> None:
     same_bits(lambda a, b: torch.linalg.cross(a, b), numbers(100, 3), numbers(100, 3, seed=1))
 

@@ -5,6 +5,7 @@ In: ``aten.silu(x)``. Out: ``x * sigmoid(x)``.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -142,6 +143,34 @@ def softshrink(x: Tensor, lambd: Any = 0.5) -> Any:
     bound = scalar(lambd, x)
     inside = where(torch.isnan(x), x, 0.0)  # a zero has no sign
     return where(x > bound, x - bound, where(x < -bound, x + bound, inside))
+
+
+def _logit_operand(x: Tensor) -> Tensor:
+    """`x` in the dtype to which each step of the kernels of `logit` rounds."""
+    return wide(x) if x.is_cuda else x
+
+
+@rule(aten.logit.default)
+def logit(x: Tensor, eps: Any = None) -> Any:
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    w = _logit_operand(x)
+    if eps is not None:
+        low = scalar(eps, w)
+        high = 1 - low
+        w = where(w < low, low, where(w > high, high, w))  # outside of [0, 1] the result is NaN with or without bounds
+    return like(torch.log(w / (1 - w)), x.dtype)
+
+
+@rule(aten.logit_backward.default)
+def logit_backward(grad: Tensor, x: Tensor, eps: Any = None) -> Any:
+    g, w = _logit_operand(grad), _logit_operand(x)
+    bounded = eps is not None and eps >= 0
+    low = scalar(eps if bounded else 0, w)
+    high, outside = 1 - low, 0.0 if bounded else math.nan
+    slope = g / (w * (1 - w))
+    if x.is_cuda:  # also for a NaN
+        return like(where((w < low) | (w > high), outside, slope), grad.dtype)
+    return like(where((w >= low) & (w <= high), slope, outside), grad.dtype)
 
 
 @rule(aten.sub.Scalar)
