@@ -81,4 +81,6 @@ for _op, (_tensors, _tree) in TABLE.items():
 @lowering(aten.softshrink_backward.default, aten.hardshrink_backward.default)
 def shrink_backward(low: Lowering, grad: Any, x: Any, lambd: Any = 0.5) -> Any:
     bound = rounded(lambd, grad.dtype)
+    if low.fake.device.type == "cuda":  # also the gradient of a NaN
+        return elementwise(low, lambda g, v: ((v >= -bound) & (v <= bound)).where(0.0, g), (grad, x))
     return elementwise(low, lambda g, v: ((v < -bound) | (v > bound)).where(g, 0.0), (grad, x))

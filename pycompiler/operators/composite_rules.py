@@ -97,9 +97,20 @@ def _demanding(op: OpOverload) -> Rule:
     return rule
 
 
+def _softshrink(theirs: Rule, x: Tensor, lambd: Any = 0.5) -> Tensor:
+    """softshrink and its gradient.  torch's rule multiplies by 0: zeros, and gradients of zero, get a sign."""
+    check_arguments(aten.softshrink.default, (x, lambd), {})
+    most = torch.finfo(x.dtype).max
+    torch._check(0 <= lambd <= most, lambda: f"lambda must be in range [0, {most}], but found {lambd}")
+    bound = torch.scalar_tensor(lambd, dtype=x.dtype, device=x.device)
+    inside = torch.where(x.isnan(), x if x.is_cuda else x.detach(), 0.0)
+    return torch.where(x.abs() > bound, x - x.detach().sign() * bound, inside)
+
+
 _RECURRENT = (aten.rnn_tanh, aten.rnn_relu, aten.gru, aten.lstm)
 _RULES: dict[OpOverload, Rule] = {
     aten.dropout.default: _dropout,
+    aten.softshrink.default: _softshrink,
     **{getattr(op, name): _layer_by_layer for op in _RECURRENT for name in ("input", "data")},
     **{op: _demanding(op) for op in operators_with("composite_check")},
 }

@@ -186,6 +186,47 @@ def test_thresholds_of_half_precision(device: str) -> None:
         same_bits(lambda x: torch.ops.aten.threshold_backward(x, x, 0.1), x.to(half))
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_gradients_at_bounds_of_half_precision(device: str) -> None:
+    """hardtanh compares with its bounds in float32, shrinks with a bound of the dtype; the others' bounds are whole."""
+    x = torch.tensor([0.1, -0.1, 0.3, -0.3, 0.7, -0.7, 3.0, -3.0, 6.0, 0.0], device=device).repeat(16)
+    backward = (
+        *(lambda x, b=b: torch.ops.aten.hardtanh_backward(x, x, -b, b) for b in (0.1, 0.3, 0.7)),
+        *(lambda x, b=b: torch.ops.aten.softshrink_backward(x, x, b) for b in (0.1, 0.3, 0.7)),
+        *(lambda x, b=b: torch.ops.aten.hardshrink_backward(x, x, b) for b in (0.1, 0.3, 0.7)),
+        lambda x: torch.ops.aten.hardtanh_backward(x, x, 0, 6), lambda x: torch.ops.aten.elu_backward(x, 0.7, 1, 1, False, x),
+        lambda x: torch.ops.aten.hardswish_backward(x, x), lambda x: torch.ops.aten.hardsigmoid_backward(x, x),
+    )  # fmt: skip
+    for half in (torch.bfloat16, torch.float16):
+        same_bits(lambda x: tuple(fn(x) for fn in backward), x.to(half))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_gradients_of_activations_at_a_nan(device: str, dtype: torch.dtype) -> None:
+    """CUDA's kernels pass the gradient; the CPU's vectorised code gives 0 or NaN."""
+    x = torch.tensor([math.nan, 0.3, -0.3, 4.0], device=device, dtype=dtype).repeat(32)
+    grad = numbers(128, dtype=dtype).to(device)
+    same_bits(lambda g, x: torch.ops.aten.hardtanh_backward(g, x, -0.5, 0.5), grad, x)
+    same_bits(lambda g, x: torch.ops.aten.softshrink_backward(g, x, 0.5), grad, x)
+    same_bits(lambda g, x: torch.ops.aten.hardshrink_backward(g, x, 0.5), grad, x)
+    same_bits(lambda g, x: torch.ops.aten.hardswish_backward(g, x), grad, x)
+    same_bits(lambda g, x: torch.ops.aten.elu_backward(g, 0.7, 1, 1, True, x).isnan(), grad, x)
+    same_bits(lambda g, x: torch.ops.aten.elu_backward(g, 0.7, 1, 1, False, x).isnan(), grad, x)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("eps", [None, 1e-3, 0.1, 0.3, 0.7, 0.0, -1.0])
+def test_logit_of_half_precision(eps: float | None, device: str) -> None:
+    """The CPU's kernels round each step, so that 1 - eps may be 1; CUDA's compute in float32."""
+    x = torch.cat([torch.linspace(-0.2, 1.2, 1020), torch.tensor([0.0, 1.0, 0.7, 0.3])]).to(device)
+    for half in (torch.bfloat16, torch.float16):
+        same_bits(lambda x: x.logit(eps), x.to(half))
+        same_bits(
+            lambda g, x: torch.ops.aten.logit_backward(g, x, eps), numbers(1024, dtype=half).to(device), x.to(half)
+        )
+
+
 def test_cross_products() -> None:
     same_bits(lambda a, b: torch.linalg.cross(a, b), numbers(100, 3), numbers(100, 3, seed=1))
 

@@ -88,3 +88,18 @@ def test_others_keep_torchs_rules() -> None:
     _, before = seen(lambda: None)
     _, after = seen(rule, torch.ones(3), 1.0, True)
     assert not torch.equal(before, after)  # torch's rule draws random numbers, and ours does not
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_zeros_of_softshrink_have_no_sign(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor, bound: float, grad: torch.Tensor) -> Any:
+        y = F.softshrink(x, bound)
+        return 1 / y, 1 / torch.autograd.grad(y, x, grad)[0]
+
+    compiled = pycompiler.compile(program, dynamic=True)
+    for size, bound in ((8, 0.3), (16, 0.5), (24, 0.7)):
+        x = torch.tensor([-0.05, 0.05, -1.0, 2.0, 0.0, -0.0, 0.7, -0.3]).to(dtype).repeat(size).requires_grad_()
+        grad = torch.tensor([-1.0, 1.0, 0.0, -0.0]).to(dtype).repeat(2 * size)
+        got, want = compiled(x, bound, grad), program(x, bound, grad)
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+    assert pycompiler.counters(compiled)["compiles"] == 1

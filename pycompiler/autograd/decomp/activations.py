@@ -5,6 +5,7 @@ In: ``aten.silu(x)``. Out: ``x * sigmoid(x)``.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -66,7 +67,10 @@ def leaky_relu_backward(grad: Tensor, x: Tensor, slope: float, self_is_result: b
 
 @rule(aten.hardtanh_backward.default)
 def hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Any:
-    return where((x > low) & (x < high), grad, 0)  # 0 for a NaN, as in ATen's vectorised code
+    w = wide(x)  # kernels compare with the bounds in float32
+    if x.is_cuda:
+        return where((w <= low) | (w >= high), 0, grad)  # also the gradient of a NaN
+    return where((w > low) & (w < high), grad, 0)  # 0 for a NaN, as in ATen's vectorised code
 
 
 @rule(aten.elu_backward.default)
@@ -76,7 +80,8 @@ def elu_backward(grad: Tensor, alpha: float, scale: float, input_scale: float, i
         below = g * input_scale * (w + alpha * scale)
     else:
         below = g * input_scale * (alpha * scale) * torch.exp(w * input_scale)
-    return like(where(w > 0, g * scale, below), grad.dtype)
+    # they differ at a NaN
+    return like(where(w <= 0, below, g * scale) if x.is_cuda else where(w > 0, g * scale, below), grad.dtype)
 
 
 @rule(aten.native_dropout_backward.default)
@@ -138,6 +143,34 @@ def softshrink(x: Tensor, lambd: Any = 0.5) -> Any:
     bound = scalar(lambd, x)
     inside = where(torch.isnan(x), x, 0.0)  # a zero has no sign
     return where(x > bound, x - bound, where(x < -bound, x + bound, inside))
+
+
+def _logit_operand(x: Tensor) -> Tensor:
+    """`x` in the dtype to which each step of the kernels of `logit` rounds."""
+    return wide(x) if x.is_cuda else x
+
+
+@rule(aten.logit.default)
+def logit(x: Tensor, eps: Any = None) -> Any:
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    w = _logit_operand(x)
+    if eps is not None:
+        low = scalar(eps, w)
+        high = 1 - low
+        w = where(w < low, low, where(w > high, high, w))  # outside of [0, 1] the result is NaN with or without bounds
+    return like(torch.log(w / (1 - w)), x.dtype)
+
+
+@rule(aten.logit_backward.default)
+def logit_backward(grad: Tensor, x: Tensor, eps: Any = None) -> Any:
+    g, w = _logit_operand(grad), _logit_operand(x)
+    bounded = eps is not None and eps >= 0
+    low = scalar(eps if bounded else 0, w)
+    high, outside = 1 - low, 0.0 if bounded else math.nan
+    slope = g / (w * (1 - w))
+    if x.is_cuda:  # also for a NaN
+        return like(where((w < low) | (w > high), outside, slope), grad.dtype)
+    return like(where((w >= low) & (w <= high), slope, outside), grad.dtype)
 
 
 @rule(aten.sub.Scalar)

@@ -297,11 +297,15 @@ def within_grad_mode(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def addcdiv_(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
-    return self.add_(value * tensor1 / tensor2)
+    if self.dtype == tensor1.dtype == tensor2.dtype and self.dtype in (torch.bfloat16, torch.float16):
+        return self.copy_(self.float().addcdiv_(tensor1.float() * value, tensor2.float()))  # kernels round once
+    return self.addcdiv_(tensor1 * value, tensor2)
 
 
 def addcmul_(self: Any, tensor1: Any, tensor2: Any, *, value: Any) -> Any:
-    return self.add_(value * tensor1 * tensor2)
+    if self.dtype == tensor1.dtype == tensor2.dtype and self.dtype in (torch.bfloat16, torch.float16):
+        return self.copy_(self.float().addcmul_(tensor1.float() * value, tensor2.float()))
+    return self.addcmul_(tensor1 * value, tensor2)
 
 
 def tree_map_only(kind: Any, func: Any, tree: Any, is_leaf: Any = None) -> Any:

@@ -75,6 +75,18 @@ def test_a_truth_is_no_factor(backend: str) -> None:
         assert_same_calls(compiled, program, lambda given=args: given, exact=True)
 
 
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16, torch.float32, torch.float64))
+@pytest.mark.parametrize("name", ("addcdiv_", "addcmul_"))
+def test_a_factor_in_a_tensor_rounds_as_a_number(name: str, dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor, n: torch.Tensor) -> Any:
+        return getattr(x.clone(), name)(y, y.abs() + 0.3, value=n)
+
+    x, y = torch.linspace(-2, 2, 128).to(dtype), torch.linspace(1, -1, 128).to(dtype)
+    compiled = pycompiler.compile(program, fullgraph=True)
+    for n in (1.0, -0.7, 0.0271):
+        assert_same_calls(compiled, program, lambda n=torch.tensor(n, dtype=torch.float64): (x, y, n), exact=True)
+
+
 REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "lerp of integers": lambda x: torch._foreach_lerp([x], [x * 2], 0.5),
     "lerp of integers by a list": lambda x: torch._foreach_lerp([x], [x * 2], [0.5]),
