@@ -92,7 +92,7 @@ ROOMS = {
     ),
     "guards": Room(
         ("pycompiler/pipeline/guards.py", "pycompiler/ir/guards.py", "pycompiler/ir/guard_entries.py", "pycompiler/capture/assumptions/inherited_guards.py"),
-        ("tests/ir/test_guards.py", "tests/pipeline/test_reports.py", "tests/capture/assumptions/test_guards.py", "tests/native/test_guards.py",
+        ("tests/ir/test_guards.py", "tests/pipeline/test_guards.py", "tests/pipeline/test_reports.py", "tests/capture/assumptions/test_guards.py", "tests/native/test_guards.py",
          "tests/native/test_fast_guards.py", "tests/capture/library/standard/test_class_statements.py", "tests/capture/library/standard/test_metaclasses.py",
          "tests/capture/assumptions/test_recompiles.py", "tests/symbolic/test_dynamic_models.py", "tests/fuzz/test_fuzz.py", "tests/whole_programs/test_interrupted_calls.py"),
     ),
