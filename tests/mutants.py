@@ -86,7 +86,7 @@ ROOMS = {
     "partition": Room(
         ("pycompiler/autograd/partition.py", "pycompiler/autograd/maxflow.py", "pycompiler/autograd/recompute.py", "pycompiler/autograd/saved_tensors.py",
          "pycompiler/autograd/checkpoint_policies.py"),
-        ("tests/autograd/test_partition.py", "tests/autograd/test_saved_tensors.py", "tests/autograd/test_checkpoint_policies.py", "tests/autograd/test_split_views.py",
+        ("tests/autograd/test_recompute.py", "tests/autograd/test_partition.py", "tests/autograd/test_saved_tensors.py", "tests/autograd/test_checkpoint_policies.py", "tests/autograd/test_split_views.py",
          "tests/autograd/test_cuts.py", "tests/autograd/test_values.py", "tests/autograd/test_gradient_memory.py",
          "tests/autograd/test_write_errors.py", "tests/autograd/test_missing_tangents.py", "tests/autograd/test_second_derivatives.py", "tests/symbolic/test_unbacked_symbols.py"),
     ),
