@@ -154,7 +154,7 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     },
     **{
         f"{fn.__name__} of a class with __add__ and {other!r}": (fn, lambda other=other: (Adder(), other))
-        for fn in (operator.concat, operator.iconcat) for other in (1, [1])
+        for fn in (operator.concat, operator.iconcat) for other in (1, [1], None, {})
     },
     "a stream with a keyword": (lambda: io.BytesIO("ab", bogus=1), lambda: ()),
     "an iterator times a text in place": (lambda a: operator.imul(iter(a), "ab"), lambda: ([1],)),
