@@ -87,13 +87,13 @@ ROOMS = {
     "partition": Room(
         ("pycompiler/autograd/partition.py", "pycompiler/autograd/maxflow.py", "pycompiler/autograd/recompute.py", "pycompiler/autograd/saved_tensors.py",
          "pycompiler/autograd/checkpoint_policies.py"),
-        ("tests/autograd/test_partition.py", "tests/autograd/test_saved_tensors.py", "tests/autograd/test_checkpoint_policies.py", "tests/autograd/test_split_views.py",
+        ("tests/autograd/test_recompute.py", "tests/autograd/test_partition.py", "tests/autograd/test_saved_tensors.py", "tests/autograd/test_checkpoint_policies.py", "tests/autograd/test_split_views.py",
          "tests/autograd/test_cuts.py", "tests/autograd/test_values.py", "tests/autograd/test_gradient_memory.py",
          "tests/autograd/test_write_errors.py", "tests/autograd/test_missing_tangents.py", "tests/autograd/test_second_derivatives.py", "tests/symbolic/test_unbacked_symbols.py"),
     ),
     "guards": Room(
         ("pycompiler/pipeline/guards.py", "pycompiler/ir/guards.py", "pycompiler/ir/guard_entries.py", "pycompiler/capture/assumptions/inherited_guards.py"),
-        ("tests/ir/test_guards.py", "tests/pipeline/test_reports.py", "tests/capture/assumptions/test_guards.py", "tests/native/test_guards.py",
+        ("tests/ir/test_guards.py", "tests/pipeline/test_guards.py", "tests/pipeline/test_reports.py", "tests/capture/assumptions/test_guards.py", "tests/native/test_guards.py",
          "tests/native/test_fast_guards.py", "tests/capture/library/standard/test_class_statements.py", "tests/capture/library/standard/test_metaclasses.py",
          "tests/capture/assumptions/test_recompiles.py", "tests/symbolic/test_dynamic_models.py", "tests/fuzz/test_fuzz.py", "tests/whole_programs/test_interrupted_calls.py"),
     ),

@@ -16,6 +16,9 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pycompiler.autograd import compile_joint
+from pycompiler.autograd.decompositions import default_decompositions
+from pycompiler.autograd.joint import Joint
+from pycompiler.autograd.trace import trace_joint
 from tests.harness.compare import assert_same
 
 
@@ -59,6 +62,13 @@ def lifted(target: Any, args: Sequence[Any]) -> tuple[fx.GraphModule, list[Any]]
 def fakes(gm: fx.GraphModule) -> list[Any]:
     """The example inputs that capture would pass."""
     return [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
+
+
+def joint_of(target: Any, args: list[Any]) -> Joint:
+    gm, _ = lifted(target, args)
+    examples = fakes(gm)
+    mode = next(e.fake_mode for e in examples if isinstance(e, torch.Tensor))
+    return trace_joint(gm, examples, mode, default_decompositions())
 
 
 def run_graph(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:

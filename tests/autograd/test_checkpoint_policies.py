@@ -14,6 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import pycompiler
 from pycompiler.autograd import compile_joint
 from pycompiler.autograd.checkpoint_policies import PolicyCall
+from pycompiler.autograd.unsupported import AutogradUnsupported
 from tests.harness.compare import assert_same
 
 mm = torch.ops.aten.mm.default
@@ -97,6 +98,46 @@ def test_kernels_that_an_operator_caches_are_no_change(name: str, monkeypatch: p
     monkeypatch.setitem(mm._dispatch_cache, torch._C.DispatchKey.Sparse, torch._C.DispatchKey.Sparse)
     monkeypatch.setitem(mm.__dict__, "cached", {})
     policy.end()
+
+
+def of_a_cell(start: Any, change: Callable[[Any], Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """A `context_fn` whose policy changes the contents of a cell, and a function that reads the cell."""
+    cell = start
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+        nonlocal cell
+        cell = change(cell)
+        return False
+
+    return lambda: create_selective_checkpoint_contexts(policy), lambda: cell
+
+
+def filled(made: Any, fill: str, *args: Any) -> Any:
+    getattr(made, fill)(*args)
+    return made
+
+
+CHANGES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "cell": (3, lambda n: n + 1),
+    "list": ([1], lambda made: filled(made, "append", 2)),
+    "set": ({1}, lambda made: filled(made, "add", 2)),
+    "dict": ({1: 2}, lambda made: filled(made, "update", {2: 3})),
+}
+
+
+@pytest.mark.captures_nothing("one policy, asked as a recorded body asks it")
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_object_that_a_policy_changes_is_restored(name: str) -> None:
+    start, change = CHANGES[name]
+    context_fn, read = of_a_cell(start, change)
+    shown = repr(start)
+    policy = PolicyCall(context_fn)
+    policy.end()  # nothing is changed yet
+    assert not policy.saves(mm, (), {}, None)
+    assert repr(read()) != shown
+    with pytest.raises(AutogradUnsupported, match="changes an object from outside"):
+        policy.end()
+    assert repr(read()) == shown
 
 
 def products(contexts: Any) -> tuple[int, int]:

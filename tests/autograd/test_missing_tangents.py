@@ -112,3 +112,33 @@ def test_what_only_others_formulas_check_is_not_kept(backend: str) -> None:
     (expected,) = torch.autograd.grad(fn(x * 1, w, i), w)
     (found,) = torch.autograd.grad(pycompiler.compile(fn, backend=backend)(x * 1, w, i), w)
     torch.testing.assert_close(found, expected)
+
+
+class _GivesWhatItSaves(torch.autograd.Function):
+    """Its gradient depends on no tangent: the backward graph returns a tensor that the forward saved."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x.exp())
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_saved_gradient_stands_behind_fewer_saved_tensors(backend: str) -> None:
+    """Without the first tangent the backward takes only the last saved tensor."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Any:
+        return w.sin() * y, _GivesWhatItSaves.apply(x)
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for chosen in range(2):
+        found = []
+        for f in (compiled, fn):
+            x, w = torch.arange(1.0, 4.0, requires_grad=True), torch.arange(2.0, 5.0, requires_grad=True)
+            f(x, w, torch.ones(3))[chosen].sum().backward()
+            found.append([x.grad, w.grad])
+        torch.testing.assert_close(*found)

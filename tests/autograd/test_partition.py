@@ -7,26 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from ad_helpers import Compiled, check, fakes, lifted
+from ad_helpers import Compiled, check, joint_of, lifted
 from ad_models import GPT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx, nn
 
-from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.partition import BackwardRegion, is_copied, partition
 from pycompiler.autograd.recompute import SMALL, size_bytes
-from pycompiler.autograd.trace import trace_joint
 from pycompiler.operators.operator_facts import facts_of
-
-
-def joint_of(target: Any, args: list[Any]) -> Joint:
-    gm, _ = lifted(target, args)
-    examples = fakes(gm)
-    mode = next(e.fake_mode for e in examples if isinstance(e, torch.Tensor))
-    return trace_joint(gm, examples, mode, default_decompositions())
 
 
 def random_program(seed: int) -> tuple[Any, list[torch.Tensor]]:
@@ -180,11 +171,13 @@ def test_a_small_part_of_what_eager_does_not_keep_is_saved_alone() -> None:
 @pytest.mark.parametrize(
     ("fn", "saved"),
     [(lambda w, x: (w * x, (w + 1) * x), ("input", 1)), (lambda w, x: (w * x, w * (x + 1)), ("output", 2)),
-     (lambda w, x: (w * (x + 1), w * x), ("output", 2)), (lambda w, x: (w * x, w + x), ("input", 1))],
+     (lambda w, x: (w * (x + 1), w * x), ("output", 2)), (lambda w, x: (w * x, w + x), ("input", 1)),
+     (lambda w, x, y, z: (w * x + y, w * (x + 1) + z), ("output", 2)), (lambda w, y, z, x: (w * x + y, w * (x + 1) + z), ("output", 2))],
 )  # fmt: skip
 def test_what_eager_keeps_for_one_tangent_is_copied_for_another(fn: Any, saved: tuple[str, int]) -> None:
     """A backward by the tangent for which eager saves `x + 1` must not be an error after a write to `x`."""
-    part = partition(joint_of(fn, [torch.randn(8, requires_grad=True), torch.randn(8)]))
+    others = [torch.randn(8) for _ in range(fn.__code__.co_argcount - 1)]
+    part = partition(joint_of(fn, [torch.randn(8, requires_grad=True), *others]))
     assert (part.saved, [n.name for n in part.saved_nodes]) == ([saved], ["x"])
 
 
@@ -245,6 +238,14 @@ def test_flow_without_a_cut_says_so() -> None:
     network.edge(0, 1, INFINITE)
     with pytest.raises(AssertionError, match="nothing can be cut"):
         network.min_cut_sink_side(0, 1)
+
+
+def test_a_graph_without_gradients_is_marked() -> None:
+    """Lowering then packs constant weights."""
+    compiled = Compiled(lambda x, w: x @ w, [torch.randn(2, 3), torch.randn(3, 4)])
+    compiled(*compiled.values)
+    assert compiled.inference is not None
+    assert compiled.inference.meta["inference"] is True
 
 
 def test_size_bytes() -> None:

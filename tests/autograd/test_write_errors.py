@@ -398,7 +398,12 @@ def test_a_copy_of_elements_that_share_places_lies_as_they_do(backend: str) -> N
         t = torch.cat([a, a[0:1], a], 0)
         return torch.pow(t.as_strided((1, 4, 4), (1, 1, 1), 0).abs() + 0.1, 3), t[::2, 5]
 
+    def at_the_end(a: torch.Tensor) -> Any:
+        t = torch.cat([a, a])
+        return torch.pow(t.as_strided((1, 4, 4), (1, 1, 1), 13).abs() + 0.1, 3), t[::2]
+
     same(fn, [torch.randn(6, 6, dtype=torch.float64, requires_grad=True)], backend)
+    same(at_the_end, [torch.randn(10, dtype=torch.float64, requires_grad=True)], backend)
 
 
 def _losses(v: torch.Tensor) -> torch.Tensor:

@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from pycompiler.ir import guards
 from pycompiler.ir.guard_entries import entries
@@ -28,7 +30,8 @@ class Mode(TorchFunctionMode):
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [(1, 1, True), (1, True, False), (1, 1.0, False), (0.0, -0.0, False), (float("nan"), float("nan"), True),
-     ((1, "a"), (1, "a"), True), ((1,), (True,), False), (1j, complex(-0.0, 1), False), ({1}, {True}, False)],
+     ((1, "a"), (1, "a"), True), ((1,), (True,), False), (1j, complex(-0.0, 1), False), ({1}, {True}, False),
+     (np.float64("nan"), np.float64("nan"), True), (np.float32(0.0), np.float32(-0.0), False), (np.int64(3), np.int64(4), False)],
 )  # fmt: skip
 def test_constants_are_the_same_by_type_and_value(one: Any, other: Any, same: bool) -> None:
     assert guards.same_constant(one, other) is same
@@ -62,6 +65,8 @@ def test_a_constant_is_shown_up_to_200_letters() -> None:
     assert seen("a" * 197, None) == repr("a" * 197)
     assert seen("a" * 198, None) == "'" + "a" * 196 + "..."
     assert seen([1], None) == "list"
+    assert seen((1, X, X), None) == "(1, Tensor[4, 8], Tensor[4, 8])"
+    assert seen(([1],), None) == "(a list,)"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +77,13 @@ def test_a_constant_is_shown_up_to_200_letters() -> None:
 def test_guards_on_globals_are_told_apart(guard: Guard, is_global: bool) -> None:
     [entry] = entries([guard], Scope({"x": 1}, {"X": 1}))
     assert entry.is_global is is_global
+
+
+def test_a_guard_is_filtered_with_the_value_at_its_source() -> None:
+    sources = [local("x"), local("x").item(1), GLOBALS.dict_item("Y"), local("missing")]
+    made = entries([Guard("equals", source, 1) for source in sources], Scope({"x": [2, 3]}, {"Y": 4}))
+    assert [entry.value for entry in made if entry.has_value] == [[2, 3], 3, 4]
+    assert [entry.has_value for entry in made] == [True, True, True, False]
 
 
 # global state of torch --------------------------------------------------------------------------------------------------
@@ -106,3 +118,27 @@ def test_modes_of_torch_inside_of_a_program_s_are_foreign(
 def test_nothing_is_asked_where_torch_skips_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards, "skips_next", lambda: True)
     assert global_state() == ("a call that torch skips", *[None] * (len(GLOBAL_STATE_FIELDS) - 1))
+
+
+def test_a_checkpoint_is_seen_without_its_hooks() -> None:
+    def answers() -> list[bool]:
+        with guards.without_saved_tensor_hooks():
+            inside = guards.in_checkpoint()
+        return [guards.in_checkpoint(), inside]
+
+    assert answers() == [False, False]
+    assert checkpoint(answers, use_reentrant=False) == [True, True]
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        assert answers() == [False, False]
+
+
+def test_a_kernel_is_seen_outside_of_its_dispatch_keys() -> None:
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
+    x = torch.ones(2, requires_grad=True)
+    found = []
+    for exclude in (contextlib.nullcontext, lambda: torch._C._ExcludeDispatchKeyGuard(keys)):
+        with exclude():
+            found.append((guards.in_kernel(), (x * 2).requires_grad))
+            with guards.outside_transforms():
+                found.append((guards.in_kernel(), (x * 2).requires_grad))
+    assert found == [(False, True), (False, True), (True, False), (True, True)]

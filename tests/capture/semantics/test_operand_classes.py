@@ -9,7 +9,9 @@ import io
 import itertools
 import math
 import operator
+import random
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +45,16 @@ class Getter:
 
     def __getitem__(self, key: Any) -> Any:
         return "got", key
+
+
+class Adder(Getter):
+    """`operator.concat` does not call `__add__` for an operand that is no sequence."""
+
+    def __add__(self, other: Any) -> Any:
+        return "added", other
+
+    def __iadd__(self, other: Any) -> Any:
+        return "added in place", other
 
 
 class Hashed(set):
@@ -140,6 +152,10 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
             (torch._C._disabled_torch_function_impl, (1, 2), torch.float64, 1),
         ))
     },
+    **{
+        f"{fn.__name__} of a class with __add__ and {other!r}": (fn, lambda other=other: (Adder(), other))
+        for fn in (operator.concat, operator.iconcat) for other in (1, [1], None, {})
+    },
     "a stream with a keyword": (lambda: io.BytesIO("ab", bogus=1), lambda: ()),
     "an iterator times a text in place": (lambda a: operator.imul(iter(a), "ab"), lambda: ([1],)),
     "a class with a keyword": (lambda a: type(a, bogus=1), lambda: (2,)),
@@ -161,6 +177,21 @@ def test_what_is_asked_of_them_is_eagers(name: str) -> None:
 
     compiled = pycompiler.compile(program, backend="eager")
     assert_same_calls(compiled, program, lambda: (torch.ones(1), *make()), exact=True)
+
+
+@pytest.mark.parametrize("opaque", [threading.Lock, lambda: random.Random(1)], ids=["lock", "generator"])
+def test_the_reflected_method_answers_where_the_left_class_only_inherits_objects(opaque: Callable[[], Any]) -> None:
+    class Equal:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    def program(x: torch.Tensor, a: Any, b: Any) -> Any:
+        return x + 1, a == b, a != b
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(1), opaque(), Equal())[1:] == (True, False)
 
 
 def test_slices_with_equal_bounds_are_one_key() -> None:

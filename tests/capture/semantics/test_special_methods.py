@@ -116,3 +116,16 @@ class Stated:
 )
 def test_what_is_no_function_and_what_is_missing(read: Any) -> None:
     same(read)
+
+
+@pytest.mark.parametrize("created", [False, True], ids=["argument", "created"])
+def test_a_method_in_place_of_tensors_is_guarded(created: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1 if created else x
+        y += 1
+        return y
+
+    compiled = pycompiler.compile(program, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == program(torch.ones(2)).tolist() == [2.0, 2.0]
+    monkeypatch.setattr(torch.Tensor, "__iadd__", lambda x, other: x - other)
+    assert compiled(torch.ones(2)).tolist() == program(torch.ones(2)).tolist() == [0.0, 0.0]

@@ -77,7 +77,7 @@ def now(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _strftime(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if kwargs or not args or any(map(holds, args)) or not isinstance(args[0], Const):
         raise Break("builtin-call", "time.strftime with arguments that are not constants")
-    return read(cx, time.strftime, list(args), 0.0, timed=len(args) == 1)
+    return read(cx, time.strftime, [Const(a.const()) for a in args], 0.0, timed=len(args) == 1)
 
 
 builtin(time.strftime)(_strftime)

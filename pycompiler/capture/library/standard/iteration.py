@@ -23,7 +23,7 @@ from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers.iterators import GROUP, TEE, Iter, Recipe
-from pycompiler.capture.values.containers.sequences import List, Sequence, Slice, Tuple
+from pycompiler.capture.values.containers.sequences import List, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, Symbolic
@@ -202,9 +202,8 @@ def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             raise Break(
                 "unsupported-operation", f"reversed({value.describe()}), whose class overrides __len__ or __getitem__"
             )
-    if not hasattr(value.python_type(), "__reversed__") and not isinstance(value, Sequence):
-        if not hasattr(value.python_type(), "__getitem__"):
-            cx.throw(TypeError, f"{class_name(value.python_type())!r} object is not reversible")
+    if not any(hasattr(value.python_type(), name) for name in ("__reversed__", "__getitem__")):
+        cx.throw(TypeError, f"{class_name(value.python_type())!r} object is not reversible")
     return cx.container_iterator(value, backwards=True)
 
 

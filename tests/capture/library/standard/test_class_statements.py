@@ -435,6 +435,27 @@ def test_what_is_inherited_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(compiled(torch.ones(2)), torch.zeros(2))
 
 
+def derives_from_a_protocol(x: Any) -> Any:
+    class Speaks(typing.Protocol):
+        pass
+
+    class Made(Speaks):
+        factor = 2
+
+    return x * Made().factor
+
+
+def test_an_attribute_that_a_library_hook_puts_into_a_class_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.factor = 7
+
+    compiled = pycompiler.compile(derives_from_a_protocol, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == derives_from_a_protocol(torch.ones(2)).tolist() == [2.0, 2.0]
+    monkeypatch.setattr(typing, "_no_init_or_replace_init", other)
+    assert compiled(torch.ones(2)).tolist() == derives_from_a_protocol(torch.ones(2)).tolist() == [7.0, 7.0]
+    assert (compiled.counters()["compiles"], compiled.counters()["fresh_failures"]) == (2, 0)
+
+
 class Other:
     more = 4
 

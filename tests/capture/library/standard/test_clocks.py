@@ -75,6 +75,12 @@ def dates(x: Any) -> Any:
     return y, spent.total_seconds(), begin.strftime("%Y"), begin.year, time.strftime("%Y-%m") + "_run"
 
 
+def date_of_numbers(x: Any) -> Any:
+    first = time.strftime("%Y", (2024, 3, 2, 3, 4, 5, 0, 1, -1))
+    y = x + 1
+    return y * 2, first, time.strftime("%m", (2024, 3, 2, 3, 4, 5, 0, 1, -1))
+
+
 def runners(x: Any) -> Any:
     return x + 1, threading.current_thread().name, threading.get_ident(), os.getpid(), str(uuid.uuid4())
 
@@ -91,7 +97,9 @@ def classes(v: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "fn", [around, measured, rate, stored, told, dates, runners, compared_with_none], ids=lambda fn: fn.__name__
+    "fn",
+    [around, measured, rate, stored, told, dates, date_of_numbers, runners, compared_with_none],
+    ids=lambda fn: fn.__name__,
 )
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_graph(fn: Callable[..., Any], backend: str) -> None:
@@ -100,6 +108,11 @@ def test_one_graph(fn: Callable[..., Any], backend: str) -> None:
         assert classes(compiled(X)) == classes(fn(X))
     report = pycompiler.explain(fn)(X)
     assert (report.graph_count, report.graph_break_count) == (1, 0)
+
+
+def test_a_date_of_numbers_is_that_date() -> None:
+    compiled = pycompiler.compile(date_of_numbers, backend="eager", fullgraph=True)
+    assert compiled(X)[1:] == date_of_numbers(X)[1:] == ("2024", "03")
 
 
 def test_the_work_is_between_the_readings() -> None:

@@ -37,6 +37,17 @@ def test_operators_in_place_give_the_list_that_was_given(name: str, backend: str
     assert bool(pycompiler.explain(program)(x).graph_break_count) == ("data" in name)
 
 
+@pytest.mark.parametrize("backend", ("eager", "native"))
+def test_a_tensor_to_the_power_of_each_of_a_list(backend: str) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return torch._foreach_pow(x.sum(), [x, x * 2, x - 1])
+
+    x = torch.tensor([0.5, 2.0])
+    found, expected = pycompiler.compile(program, backend=backend, fullgraph=True)(x), program(x)
+    assert type(found) is type(expected) is tuple
+    torch.testing.assert_close(found, expected)
+
+
 NUMBERS = (3.0, 70000.0, 1e30, 1e300, float("inf"), float("nan"), -70000.0)
 
 
