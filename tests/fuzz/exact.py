@@ -75,7 +75,7 @@ FLOATS: tuple[tuple[str, int], ...] = (
     ("{a}.masked_fill({m}, float('nan'))", 1), ("{m}.to({a}.dtype)", 1), ("{i}.to({a}.dtype)", 1), ("{a} * {m}", 1),
     ("({a} + 0.0).amax(-1, keepdim=True)", 2), ("({a} + 0.0).amin(0, keepdim=True)", 1), ("({a} + 0.0).amax(0)", 1), ("({a} + 0.0).amax()", 1),
     ("{a} / ({a} + 0.0).amax(-1, keepdim=True)", 2), ("{a} - ({a} + 0.0).amax(-1, keepdim=True)", 1), ("({a} + 0.0).max(-1).values", 1),
-    ("{a}.sort(-1).values", 1), ("{a}.t()", 1), ("{a}.flip(0)", 1), ("{a}[..., ::2]", 1), ("{a}[:1]", 1),
+    ("{a}.nan_to_num(9.0, 9.0, -9.0).sort(-1).values", 1), ("{a}.t()", 1), ("{a}.flip(0)", 1), ("{a}[..., ::2]", 1), ("{a}[:1]", 1),
     ("{a}.unsqueeze(-1)", 1), ("torch.cat([{a}, {a}], -1)", 1), ("{a}.gather(-1, {i}.long().clamp(0, {a}.shape[-1] - 1))", 1),
     ("{a}.gather(-1, {m}.long())", 1), ("{a}.index_select(0, {i}.flatten().long().clamp(0, {a}.shape[0] - 1))", 1),
     ("{a}.float()", 1), ("{a}.to(torch.bfloat16)", 1), ("{a}.float().to({a}.dtype)", 1), ("torch.nn.functional.relu6({a}.nan_to_num())", 1),

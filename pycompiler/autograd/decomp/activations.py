@@ -133,7 +133,9 @@ def hardsigmoid_backward(grad: Tensor, x: Tensor) -> Any:
 @rule(aten.hardswish_backward.default)
 def hardswish_backward(grad: Tensor, x: Tensor) -> Any:
     g, w = wide(grad), wide(x)
-    between = g * (w / 3 + 0.5)  # also for a NaN, except on CUDA
+    # On CUDA a division by a number is a product; its kernel divides.
+    three = torch.full((), 3.0, dtype=w.dtype, device=w.device) if x.is_cuda else 3
+    between = g * (w / three + 0.5)  # also for a NaN, except on CUDA
     sloped = where(w < 3, between, g) if x.is_cuda else where(w >= 3, g, between)
     return like(where(w <= -3, 0.0, sloped), grad.dtype)
 

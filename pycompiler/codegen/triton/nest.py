@@ -23,7 +23,7 @@ from pycompiler.codegen.triton import ops
 from pycompiler.codegen.triton.folds import PARTIAL, Fold
 from pycompiler.codegen.triton.index import index_text
 from pycompiler.codegen.triton.tiles import Tiles, points
-from pycompiler.codegen.triton.types import HALF, cast, compute, constant, storage
+from pycompiler.codegen.triton.types import HALF, cast, compute, constant, element, storage
 from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, space_of
 from pycompiler.ir.loops import INDEX_RULES, Buffer, Loop, Op, Reduction
 from pycompiler.symbolic.expr import Expr
@@ -402,9 +402,10 @@ class NestWriter:
 
     def op(self, loop: Loop, op: Op, values: Sequence[TileValue]) -> TileValue:
         if op.name == "const":
-            number = self.define(constant(op.attrs[0], op.dtype), False, False)
+            text = constant(op.attrs[0], op.dtype)
+            number = self.define(text, False, False)
             if op.dtype in HALF:
-                self.elements[number.text] = f"tl.full((1, 1), {number.text}, {storage(op.dtype)})"
+                self.elements[number.text] = element(text, op.dtype)
             return number
         if op.name == "index":
             kind, at = compute(op.dtype), self.index(op.attrs[0], values, large=True)
@@ -420,7 +421,16 @@ class NestWriter:
         dtypes = [loop.body[a].dtype for a in op.args]
         if op.name == "where":
             return self.selected(*arguments)
+        if op.name == "bitcast" and {dtypes[0], op.dtype} & {*HALF}:
+            return self.reinterpreted(arguments[0], dtypes[0], op.dtype)
         return self.define(ops.pointwise(op.name, [a.text for a in arguments], dtypes, op.dtype), x, r)
+
+    def reinterpreted(self, value: TileValue, source: torch.dtype, target: torch.dtype) -> TileValue:
+        """The bits of an element in memory as another dtype of two bytes."""
+        element = value.text
+        if source in HALF:
+            element = self.elements.get(element) or f"({element}).to({storage(source)})"
+        return self.up(f"({element}).to({storage(target)}, bitcast=True)", value, target)
 
     def selected(self, condition: TileValue, a: TileValue, b: TileValue) -> TileValue:
         """One of two values, with the bits that it has in memory."""

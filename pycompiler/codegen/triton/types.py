@@ -72,7 +72,16 @@ def constant(value: object, dtype: torch.dtype) -> str:
         return f'float("{number}")'
     if dtype == torch.bool:
         return f"tl.full((1, 1), {int(bool(number))}, tl.int1)"
+    if isinstance(number, float) and number == 0 and math.copysign(1, number) < 0:
+        return f"(tl.full((1, 1), 0.0, {compute(dtype)}) * -1.0)"  # `tl.full` makes 0.0 of -0.0
     return f"tl.full((1, 1), {number!r}, {compute(dtype)})"
+
+
+def element(text: str, dtype: torch.dtype) -> str:
+    """The constant `text` in the type of an element in memory."""
+    if text.startswith("float("):
+        return f"tl.full((1, 1), {text}, {storage(dtype)})"
+    return f"{text}.to({storage(dtype)})"
 
 
 def identity(kind: str, dtype: torch.dtype) -> str:
