@@ -54,12 +54,6 @@ def minimum(x: Val, y: Val) -> Val:
     return x & y if x.dtype == torch.bool else x.op("minimum", y)
 
 
-def fmax(name: str) -> Tree:
-    """maximum/minimum that prefer the operand that is not NaN."""
-    pick = maximum if name == "maximum" else minimum
-    return lambda x, y: y.test("isnan").where(x, x.test("isnan").where(y, pick(x, y))) if is_float(x) else pick(x, y)
-
-
 def absolute(x: Val) -> Val:
     return x if x.dtype in (torch.bool, torch.uint8) else x.op("abs")
 
@@ -183,7 +177,7 @@ FLOAT_UNARY = [
 
 # operands are promoted together and computed in that dtype
 DEFAULT: dict[Any, Tree] = {
-    aten.mul.Tensor: mul, aten.maximum: maximum, aten.minimum: minimum, aten.fmax: fmax("maximum"), aten.fmin: fmax("minimum"),
+    aten.mul.Tensor: mul, aten.maximum: maximum, aten.minimum: minimum,
     aten.neg: op("neg"), aten.abs: absolute, aten.sign: sign,
     aten.floor: round_floats("floor"), aten.ceil: round_floats("ceil"), aten.trunc: round_floats("trunc"),
     aten.round.default: round_floats("round"),
@@ -360,11 +354,29 @@ def _nan_bounds() -> bool:
 
 def _bound(smaller: bool, bound: Any) -> Tree:
     """The tree of one bound: the `smaller` of the two, or the other."""
+    if isinstance(bound, Value):
+        return minimum if smaller else maximum  # for equal zeros ATen keeps the bound
     may_be_nan = isinstance(bound, Real) or (isinstance(bound, float) and math.isnan(bound))
     if not may_be_nan or _nan_bounds():
         pick = minimum if smaller else maximum
         return lambda x, b: pick(b, x)  # for equal zeros ATen keeps the operand
     return lambda x, b: ((b < x) if smaller else (x < b)).where(b, x)
+
+
+@lowering(aten.fmax, aten.fmin)
+def fmax(low: Lowering, x: Any, y: Any) -> Value:
+    """maximum/minimum that prefer the operand that is not NaN.
+
+    Of two zeros the CPU's kernels return the first, those of bfloat16 the second.
+    """
+    pick = maximum if low.op._overloadpacket is aten.fmax else minimum
+    other = low.fake.dtype == torch.bfloat16 or low.fake.device.type != "cpu"
+
+    def tree(x: Val, y: Val) -> Val:
+        picked = pick(x, y) if other else pick(y, x)
+        return y.test("isnan").where(x, x.test("isnan").where(y, picked)) if is_float(x) else picked
+
+    return elementwise(low, tree, (x, y))
 
 
 @lowering(aten.clamp)
@@ -380,6 +392,8 @@ def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Any:
         return elementwise(low, _bound(min is None, bound), (x, bound))
 
     def tree(x: Val, low_end: Val, high: Val) -> Val:
+        if isinstance(min, Value):  # see `_bound`
+            return minimum(maximum(x, low_end), high)
         return minimum(high, maximum(low_end, x))
 
     return elementwise(low, tree, (x, min, max))

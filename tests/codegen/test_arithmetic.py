@@ -227,6 +227,14 @@ def test_logit_of_half_precision(eps: float | None, device: str) -> None:
         )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_extremes_of_zeros_in_whole_vectors(dtype: torch.dtype) -> None:
+    a, b, c = (torch.tensor([0.0, -0.0], dtype=dtype).repeat_interleave(n).repeat(64 // n) for n in (1, 2, 4))
+    same_bits(lambda a, b: (torch.fmax(a, b), torch.fmin(a, b), torch.maximum(a, b), torch.minimum(a, b)), a, b)
+    same_bits(lambda a, b: (a.clamp(min=b), a.clamp(max=b), a.clamp_min(b), a.clamp_max(b), a.clamp(-0.0, 0.0)), a, b)
+    same_bits(lambda a, b, c: (a.clamp(b, c), a.clamp(b[:1], c), a.clamp(b, c[0])), a, b, c)
+
+
 def test_cross_products() -> None:
     same_bits(lambda a, b: torch.linalg.cross(a, b), numbers(100, 3), numbers(100, 3, seed=1))
 

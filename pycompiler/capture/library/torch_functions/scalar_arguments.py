@@ -9,7 +9,7 @@ as written, which breaks the graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -29,10 +29,14 @@ def _number(value: Value | None) -> torch.Tensor | None:
     return fake if fake is not None and fake.dim() == 0 and not fake.requires_grad else None
 
 
+def _is_list(value: Value) -> TypeGuard[List | Tuple]:
+    return isinstance(value, (List, Tuple))
+
+
 def _alike(cx: Capture, number: Value, *lists: Value) -> bool:
     """Whether all these are lists of floating-point tensors of the number's dtype and device."""
     one = _number(number)
-    if one is None or not one.dtype.is_floating_point or not all(isinstance(v, (List, Tuple)) for v in lists):
+    if one is None or not one.dtype.is_floating_point or not all(_is_list(v) for v in lists):
         return False
     tensors = [cx.realize(item) for v in lists for item in v.iterate(cx)]
     return all(isinstance(t, Tensor) and (t.dtype, t.device) == (one.dtype, one.device) for t in tensors)
@@ -62,7 +66,7 @@ def _weights(cx: Capture, args: Args) -> list[Value] | None:
     """A weight for each tensor of a list: one weight for all, or a list of numbers, in the tensors' dtype."""
     if _alike(cx, args[2], args[0], args[1]):
         return [args[2] for _ in args[0].iterate(cx)]
-    if not all(isinstance(v, (List, Tuple)) for v in args):
+    if not all(_is_list(v) for v in args):
         return None
     starts, ends, weights = ([cx.realize(item) for item in v.iterate(cx)] for v in args)
     if not weights or not all(map(cx.items.is_number, weights)) or not _are_wide(cx, starts, ends):
@@ -80,7 +84,7 @@ def _scaled(fn: Any, name: str) -> None:
 
     @builtin(fn)
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        plain = len(args) == 4 and not kwargs and all(isinstance(v, (List, Tuple)) for v in args[:3])
+        plain = len(args) == 4 and not kwargs and all(_is_list(v) for v in args[:3])
         if not plain or (numbers := _numbers(cx, args[3])) is None:
             return cx.graph.call_function(fn, args, kwargs)
         lists = [[*v.iterate(cx)] for v in args[:3]]
@@ -93,7 +97,7 @@ def _scaled(fn: Any, name: str) -> None:
 
 def _numbers(cx: Capture, given: Value) -> list[Value] | None:
     """One tensor per number: from a list of them, or from one tensor that has all."""
-    if isinstance(given, (List, Tuple)):
+    if _is_list(given):
         found = [cx.realize(item) for item in given.iterate(cx)]
     elif isinstance(given, Tensor) and given.rank == 1 and not given.requires_grad:
         count = given.shape[0]
@@ -113,6 +117,33 @@ def _are_wide(cx: Capture, *lists: list[Value]) -> bool:
 
 _scaled(torch._foreach_addcdiv_, "addcdiv_")
 _scaled(torch._foreach_addcmul_, "addcmul_")
+
+
+@builtin(torch._foreach_mul_)
+def foreach_mul_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Kernels of small dtypes on the CPU round the number to the dtype here, but not in `_foreach_mul`."""
+    if len(args) == 2 and not kwargs and _is_list(args[0]):
+        tensors = [cx.realize(item) for item in args[0].iterate(cx)]
+        listed = _is_list(args[1])
+        numbers = [cx.realize(n) for n in args[1].iterate(cx)] if listed else [args[1]] * len(tensors)
+        if len(numbers) == len(tensors) and all(_is_rounded(cx, x, n) for x, n in zip(tensors, numbers, strict=True)):
+            for x, number in zip(tensors, numbers, strict=True):
+                kind: dict[str, Value] = {"dtype": Const(torch.float64), "device": Const(torch.device("cpu"))}
+                made = cx.graph.call_function(torch.full, [Tuple([]), number], kind)  # no number overflows
+                rounded = cx.graph.call_method("to", [made, Const(x.dtype)], {})  # type: ignore[attr-defined]
+                cx.graph.call_method("mul_", [x, rounded], {})
+            return args[0]
+    return cx.graph.call_function(torch._foreach_mul_, args, kwargs)
+
+
+def _is_rounded(cx: Capture, x: Value, number: Value) -> bool:
+    """Whether `x` has a small dtype on the CPU, and the number is a float.
+
+    The derivative takes the number as it is, so a product that records a gradient is left out.
+    """
+    if not _are_small(cx, [x, x]) or x.device.type != "cpu" or (torch.is_grad_enabled() and x.requires_grad):  # type: ignore[attr-defined]
+        return False
+    return type(getattr(number, "value", None)) is float or type(getattr(number, "sym", None)) is torch.SymFloat
 
 
 def _method(

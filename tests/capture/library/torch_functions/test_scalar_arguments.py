@@ -98,6 +98,38 @@ def test_a_factor_in_a_tensor_rounds_as_a_number(name: str, dtype: torch.dtype) 
         assert_same_calls(compiled, program, lambda n=torch.tensor(n, dtype=torch.float64): (x, y, n), exact=True)
 
 
+@pytest.mark.parametrize("backend", ("eager", "native"))
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16, torch.float32))
+def test_a_product_of_lists_rounds_the_number_in_place(dtype: torch.dtype, backend: str) -> None:
+    def program(x: torch.Tensor, v: float) -> Any:
+        a, b = [x * 1, x * 2], [x * 1, x * 2]
+        torch._foreach_mul_(a, v)
+        torch._foreach_mul_(b, [v, 0.7])
+        return a, b, torch._foreach_mul(a, v), torch._foreach_mul_([x * 1], 3)
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for v in (0.9, 0.3, 1e30, 0.123):
+        assert_same_calls(compiled, program, lambda v=v: (torch.linspace(-2, 2, 128).to(dtype), v), exact=True)
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+@pytest.mark.parametrize(
+    ("optimizer", "foreach"), [(torch.optim.AdamW, False), (torch.optim.SGD, False), (torch.optim.SGD, True)]
+)
+def test_optimizers_of_small_dtypes_have_eagers_numbers(optimizer: Any, dtype: torch.dtype, foreach: bool) -> None:
+    def trained(compiled: bool) -> torch.Tensor:
+        weights = torch.nn.Parameter(torch.linspace(-2, 2, 128).to(dtype))
+        options = {"momentum": 0.9} if optimizer is torch.optim.SGD else {}
+        made = optimizer([weights], lr=0.1, weight_decay=0.3, foreach=foreach, **options)
+        step = pycompiler.compile(made.step) if compiled else made.step
+        for k in range(3):
+            weights.grad = torch.linspace(1, -1, 128).to(dtype) * (k + 1)
+            step()
+        return weights.detach()
+
+    assert torch.equal(trained(True), trained(False))
+
+
 REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "lerp of integers": lambda x: torch._foreach_lerp([x], [x * 2], 0.5),
     "lerp of integers by a list": lambda x: torch._foreach_lerp([x], [x * 2], [0.5]),
