@@ -230,10 +230,9 @@ def test_of_another_user(good: bytes, tmp_path: Path) -> None:
 def test_what_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="cannot be read: No such file"):
         pycompiler.load(tmp_path / "none", half)
-    with pytest.raises(ArtefactError, match="cannot be read"):
-        pycompiler.load(tmp_path, half)
-    with pytest.raises(ArtefactError, match="not a plain file"):
-        pycompiler.load("/dev/null", half)
+    for path in (tmp_path, Path("/dev/null")):
+        with pytest.raises(ArtefactError, match="not a plain file"):
+            pycompiler.load(path, half)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ArtefactError, match="not a plain file"):  # at once
         pycompiler.load(tmp_path / "pipe", half, trust=True)

@@ -139,6 +139,10 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.huber_loss_backward.default, (torch.rand(()), x(), x(), 1, 0.25), {}),
     (aten.huber_loss_backward.default, (x().half(), x().half(), x().half(), 0, 0.7), {}),
     (aten.softshrink.default, (x(), 0.25), {}),
+    (aten.logit.default, (x().sigmoid(),), {}),
+    (aten.logit.default, (x(), 0.1), {}),
+    (aten.logit_backward.default, (x(), x().sigmoid()), {}),
+    (aten.logit_backward.default, (x(), x(), 0.1), {}),
     (aten.threshold.default, (x(), 0.25, 3.0), {}),
     (aten.soft_margin_loss_backward.default, (torch.rand(()), x(), x(), 1), {}),
 ]
