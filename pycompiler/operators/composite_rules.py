@@ -103,6 +103,7 @@ def _softshrink(theirs: Rule, x: Tensor, lambd: Any = 0.5) -> Tensor:
     most = torch.finfo(x.dtype).max
     torch._check(0 <= lambd <= most, lambda: f"lambda must be in range [0, {most}], but found {lambd}")
     bound = torch.scalar_tensor(lambd, dtype=x.dtype, device=x.device)
+    # CUDA's kernel passes the gradient of a NaN; the CPU's gives 0.
     inside = torch.where(x.isnan(), x if x.is_cuda else x.detach(), 0.0)
     return torch.where(x.abs() > bound, x - x.detach().sign() * bound, inside)
 

@@ -72,7 +72,7 @@ def job_of(text: str, step: Launch, capability: int) -> tuple[str, Job]:
     plain = _COMMENTS.sub("", text).replace(f"def {step.kernel}(", "def kernel(").rstrip()
     said = f"{step.types} {step.constants} {step.checks} {capability}"
     key = disk_cache.digest(
-        "triton kernel", "mended 2", triton_version(), str(OPTIONS), plain, said, *settings_of(os.environ)
+        "triton kernel", triton_compile.MENDS, triton_version(), str(OPTIONS), plain, said, *settings_of(os.environ)
     )
     name = f"{operators_in(text)}_{key[:8]}"
     return key, _job(plain.replace("def kernel(", f"def {name}("), replace(step, kernel=name), capability)

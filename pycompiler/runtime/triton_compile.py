@@ -18,7 +18,6 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ from typing import Any
 # around. No contraction: an operator rounds its result wherever it is computed.
 OPTIONS = {"sanitize_overflow": False, "enable_fp_fusion": False}
 ALIGNED = [["tt.divisibility", 16]]
+MENDS = "mended 2"  # a part of cache keys: another number with each change of `mended`
 PASS_FAILED = "PassManager::run failed"  # the message of Triton's compiler if one of its passes fails
 _PARAMETERS = re.compile(
     r"\.entry\s+(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)(?:.*?\.reqntid\s+(?P<threads>\d+))?", re.DOTALL
@@ -96,24 +96,13 @@ def compiled(job: Job) -> Any:
         except RuntimeError as error:
             if PASS_FAILED not in str(error):
                 raise
-            made = _with_other_warps(
-                lambda warps: triton.compile(unit, target=target, options={**chosen, **warps}), chosen
-            )
-            if made is None:
-                raise
-            return made
-
-
-def _with_other_warps(make: Callable[[dict[str, int]], Any], chosen: Mapping[str, Any]) -> Any:
-    """The kernel with twice or half as many warps, which lays its tile out in another way; None if that fails too.
-
-    Bug of Triton 3.6: a pass over layouts of registers leaves values before their definitions in some kernels.
-    """
-    warps = int(chosen.get("num_warps", 4))
-    for other in (2 * warps, max(1, warps // 2)):
-        with contextlib.suppress(RuntimeError):
-            return make({"num_warps": other})
-    return None
+            # Bug of Triton 3.6: for some kernels a pass over layouts of registers uses values before their definitions.
+            # With other warps the layouts are others.  (Triton prints the pass's errors.)
+            warps = chosen["num_warps"]
+            for other in (2 * warps, max(1, warps // 2)):
+                with contextlib.suppress(RuntimeError):
+                    return triton.compile(unit, target=target, options={**chosen, "num_warps": other})
+            raise
 
 
 class _PatchHook:
@@ -159,7 +148,7 @@ class _PatchHook:
     def stages(self, backend: Any = None, stages: Any = None, *rest: Any) -> Any:
         """Called for a part of Triton's cache key and hash, or with the stages of a compilation."""
         if stages is None:
-            name = "pycompiler: mended 2"
+            name = f"pycompiler: {MENDS}"
             return (name, name) if self.before is None else tuple(f"{name}, {n}" for n in self.before())
         if self.before is not None:
             self.before(backend, stages, *rest)

@@ -359,6 +359,7 @@ MOVES: dict[str, Function] = {
     "pad": lambda x, m: F.pad(x, (1, 2)),
     "transposed": lambda x, m: x.view(256, 256).t().contiguous(),
     "gathered": lambda x, m: x[torch.arange(2**16 - 1, -1, -1, device=x.device)],
+    "scattered": lambda x, m: torch.zeros_like(x).index_put((torch.arange(2**16 - 1, -1, -1, device=x.device),), x),
     "beside arithmetic": lambda x, m: (x.clone(), x.nan_to_num() * 3),
 }
 

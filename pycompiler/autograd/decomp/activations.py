@@ -80,7 +80,7 @@ def elu_backward(grad: Tensor, alpha: float, scale: float, input_scale: float, i
         below = g * input_scale * (w + alpha * scale)
     else:
         below = g * input_scale * (alpha * scale) * torch.exp(w * input_scale)
-    # they differ at a NaN
+    # The two conditions differ at a NaN.
     return like(where(w <= 0, below, g * scale) if x.is_cuda else where(w > 0, g * scale, below), grad.dtype)
 
 

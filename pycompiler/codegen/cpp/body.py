@@ -156,8 +156,8 @@ class BodyWriter:
         """bf16 or f16 if the value is exactly such a number, in a float."""
         if op.name in (*LOADS, "cast", "const", "bitcast") and op.dtype in HALF:
             return op.dtype
-        if op.name == "where":
-            _, a, b = (self.exact[k] for k in op.args)
+        if op.name in ("where", "maximum", "minimum"):
+            a, b = (self.exact[k] for k in op.args[-2:])
             return a if a == b else None
         kept = op.name in ("neg", "abs", "copysign") or (op.name == "cast" and op.dtype == torch.float32)
         return self.exact[op.args[0]] if kept else None
@@ -286,14 +286,10 @@ def storage_extent(b: Buffer) -> Expr:
     return extent
 
 
-# Operations whose result of bf16 or f16 is exactly such a number, in a float.
-EXACT = ("cast", "bitcast", "load", "masked_load", "const", "where", "copysign", "neg", "abs", "maximum", "minimum")
-
-
-def store(buffer: Buffer, place: str, value: str, dtype: torch.dtype, made_by: str = "") -> str:
-    """A store.  `made_by`: the operation that computed the value; an exact one needs no second rounding, and keeps the
-    bits of a NaN that is only moved."""
-    if dtype == buffer.dtype and dtype in HALF and made_by in EXACT:
+def store(buffer: Buffer, place: str, value: str, dtype: torch.dtype, exact: torch.dtype | None = None) -> str:
+    """A store.  `exact` (`BodyWriter.exactly`): a value that is exactly a number of its dtype needs no second rounding,
+    and keeps the bits of a NaN that is only moved."""
+    if dtype == buffer.dtype == exact:
         return f"{place} = pyc_narrow_{ctype(dtype).storage}({value});"
     if dtype != buffer.dtype:
         value = cast(value, dtype, buffer.dtype)

@@ -14,6 +14,7 @@ In: a `Nest` with places and levels.  Out: lines.  The form of the result (softm
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,7 +28,7 @@ from pycompiler.codegen.cpp.lines import InnerLoop, closed, indent, nested, open
 from pycompiler.codegen.cpp.load_store_blocks import in_blocks
 from pycompiler.codegen.cpp.types import ctype, identity
 from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, loads, numel, space_of
-from pycompiler.ir.loops import Buffer, Op
+from pycompiler.ir.loops import Buffer
 from pycompiler.symbolic.expr import Expr
 from pycompiler.symbolic.hints import likely
 
@@ -317,32 +318,37 @@ class NestWriter:
 
     def write_row(self, s: Stage) -> None:
         c = self.context
-        values = BodyWriter(c, s, c.row).write()
+        writer = BodyWriter(c, s, c.row)
+        values = writer.write()
         if s.role == "accumulate":
             fold = self.folds[s.outputs[0]]
             c.row.lines += self.fold_value(fold, fold.total, values[0])
             return
-        self.put(s, values, c.row)
+        self.put(s, values, c.row, writer.exact)
 
-    def put(self, s: Stage, values: list[str], scope: CodeBlock) -> None:
-        """Store a stage's values where `placement.py` put them."""
+    def put(
+        self, s: Stage, values: list[str], scope: CodeBlock, exact: Sequence[torch.dtype | None] | None = None
+    ) -> None:
+        """Store a stage's values where `placement.py` put them.  `exact`: see `store`, for each operation of the body."""
         c = self.context
-        results = [s.loop.body[r] for r in s.loop.results]
-        for b, value, at, op in zip(s.loop.out, values, s.loop.store_index, results, strict=True):
+        for b, value, at, r in zip(s.loop.out, values, s.loop.store_index, s.loop.results, strict=True):
+            dtype, kept = s.loop.body[r].dtype, exact[r] if exact else None
             if s.place[b.name] == "memory":
-                scope.lines.append(self.store_line(s, b, value, at, op))
+                scope.lines.append(self.store_line(s, b, value, at, dtype, kept))
             elif s.place[b.name] == "scratch":
                 array = self.scratch(b)
-                scope.lines.append(store(b, f"{array}[{c.scratch_at}]", value, op.dtype, op.name))
+                scope.lines.append(store(b, f"{array}[{c.scratch_at}]", value, dtype, kept))
             c.held[b.name] = value
 
-    def store_line(self, s: Stage, b: Buffer, value: str, at: Expr, op: Op) -> str:
-        c, dtype = self.context, op.dtype
+    def store_line(
+        self, s: Stage, b: Buffer, value: str, at: Expr, dtype: torch.dtype, exact: torch.dtype | None
+    ) -> str:
+        c = self.context
         place = f"{self.function.pointers[b.name]}[{c.index(at)}]"
         if s.loop.store_mode == "add":
             old = f"pyc_load({place})" if b.dtype != torch.bool else f"({place} != 0)"
             return store(b, place, f"({ctype(dtype).compute})({old} + {value})", dtype)
-        return store(b, place, value, dtype, op.name if s.loop.reduction is None else "")
+        return store(b, place, value, dtype, exact)
 
     def scratch(self, b: Buffer) -> str:
         c = self.context
@@ -361,7 +367,7 @@ class NestWriter:
             if _scatters(s):
                 self.write_scatter(s, writer, values, inside)
             else:
-                self.put(s, values, inside)
+                self.put(s, values, inside, writer.exact)
             return
         assert s.loop.reduction is not None
         kind, dtype = s.loop.reduction.kind, s.loop.body[s.loop.results[0]].dtype
@@ -440,11 +446,11 @@ class NestWriter:
             # two points of the innermost loop may store to one place, unless its variable spreads them
             c.scalar_only |= spread_var(self.nest) is None
             place, dtype = f"{self.function.pointers[b.name]}[{where}]", s.loop.body[r].dtype
-            text = value
+            text, exact = value, writer.exact[r]
             if s.loop.store_mode == "add":
                 old = f"pyc_load({place})" if b.dtype != torch.bool else f"({place} != 0)"
-                text = f"({ctype(dtype).compute})({old} + {value})"
-            inside.lines.append(store(b, place, text, dtype))
+                text, exact = f"({ctype(dtype).compute})({old} + {value})", None
+            inside.lines.append(store(b, place, text, dtype, exact))
 
     # ---- folds -----------------------------------------------------------------------------------------------------
 

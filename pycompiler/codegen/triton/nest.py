@@ -5,9 +5,10 @@ If the nest folds over outer dimensions, also the workspace of partial states an
 
 A value has the shape [XBLOCK or 1, RBLOCK or 1], according to the axes it depends on (`TileValue`).  A bf16 or f16
 value that is only moved (loads, selections, constants) is stored as the element it is (`elements`), so that it keeps
-all bits, also those of a NaN.  Stages are evaluated
-in order. In a walked nest they are evaluated pass by pass; values of an earlier pass are computed again if a later pass
-reads them.
+all bits, also those of a NaN.
+
+Stages are evaluated in order. In a walked nest they are evaluated pass by pass; values of an earlier pass are computed
+again if a later pass reads them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pycompiler.codegen.triton import ops
 from pycompiler.codegen.triton.folds import PARTIAL, Fold
 from pycompiler.codegen.triton.index import index_text
 from pycompiler.codegen.triton.tiles import Tiles, points
-from pycompiler.codegen.triton.types import HALF, cast, compute, constant, element, storage
+from pycompiler.codegen.triton.types import HALF, cast, compute, constant, constant_element, storage
 from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, space_of
 from pycompiler.ir.loops import INDEX_RULES, Buffer, Loop, Op, Reduction
 from pycompiler.symbolic.expr import Expr
@@ -76,7 +77,7 @@ class NestWriter:
     depth: int = 1
     held: dict[str, TileValue] = field(default_factory=dict)
     known: dict[str, TileValue] = field(default_factory=dict)
-    elements: dict[str, str] = field(default_factory=dict)
+    elements: dict[str, str] = field(default_factory=dict)  # value of half precision that is only moved -> its element
     counter: int = 0
     checks: bool = False
     sizes: dict[str, str] = field(default_factory=dict)  # symbol -> parameter
@@ -405,7 +406,7 @@ class NestWriter:
             text = constant(op.attrs[0], op.dtype)
             number = self.define(text, False, False)
             if op.dtype in HALF:
-                self.elements[number.text] = element(text, op.dtype)
+                self.elements[number.text] = constant_element(text, op.dtype)
             return number
         if op.name == "index":
             kind, at = compute(op.dtype), self.index(op.attrs[0], values, large=True)

@@ -77,8 +77,8 @@ def constant(value: object, dtype: torch.dtype) -> str:
     return f"tl.full((1, 1), {number!r}, {compute(dtype)})"
 
 
-def element(text: str, dtype: torch.dtype) -> str:
-    """The constant `text` in the type of an element in memory."""
+def constant_element(text: str, dtype: torch.dtype) -> str:
+    """The text of `constant`, converted to the type of an element in memory."""
     if text.startswith("float("):
         return f"tl.full((1, 1), {text}, {storage(dtype)})"
     return f"{text}.to({storage(dtype)})"

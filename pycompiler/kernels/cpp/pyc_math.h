@@ -166,13 +166,16 @@ PYC_INLINE float pyc_log1p(float x) {
 
 PYC_INLINE float pyc_sigmoid(float x) { return 1.0f / (1.0f + pyc_exp(-x)); }
 
-// exp(x) - 1 for x in [-87, 88].  The relative error is small everywhere.
-PYC_INLINE float pyc_expm1_core(float x) {
+// exp(x) - 1 for x in [-87, 88], and what its last sum loses.  The relative error is small everywhere.
+struct pyc_sum { float value, lost; };
+PYC_INLINE pyc_sum pyc_expm1_sum(float x) {
     float shifted = pyc_fma(x, 1.44269504f, PYC_ROUND), n = shifted - PYC_ROUND;
     float r = pyc_fma(n, -PYC_LN2_LO, pyc_fma(n, -PYC_LN2_HI, x));
     float s = pyc_bits<float>((pyc_bits<uint32_t>(shifted) << 23) + 0x3f800000u);
-    return pyc_fma(pyc_expm1_poly(r), s, s - 1.0f);
+    float part = pyc_expm1_poly(r), value = pyc_fma(part, s, s - 1.0f);
+    return pyc_sum{value, pyc_fma(part, s, (s - 1.0f) - value)};
 }
+PYC_INLINE float pyc_expm1_core(float x) { return pyc_expm1_sum(x).value; }
 
 // E / (E + 2) with E = exp(2|x|) - 1, corrected by what E, the sum and the quotient lost.  At most |x|.
 template <class T> PYC_INLINE T pyc_tanh_of(T e, T lost_by_e, T a) {
@@ -182,13 +185,9 @@ template <class T> PYC_INLINE T pyc_tanh_of(T e, T lost_by_e, T a) {
     return q > a ? a : q;
 }
 PYC_INLINE float pyc_tanh(float x) {
-    float a = pyc_abs(x), y = 2.0f * (a > 10.0f ? 10.0f : a);
-    // exp(y) - 1, as `pyc_expm1_core`, and what its last sum loses
-    float shifted = pyc_fma(y, 1.44269504f, PYC_ROUND), n = shifted - PYC_ROUND;
-    float r = pyc_fma(n, -PYC_LN2_LO, pyc_fma(n, -PYC_LN2_HI, y));
-    float s = pyc_bits<float>((pyc_bits<uint32_t>(shifted) << 23) + 0x3f800000u);
-    float part = pyc_expm1_poly(r), e = pyc_fma(part, s, s - 1.0f);
-    return pyc_copysign(pyc_tanh_of(e, pyc_fma(part, s, (s - 1.0f) - e), a), x);
+    float a = pyc_abs(x);
+    pyc_sum e = pyc_expm1_sum(2.0f * (a > 10.0f ? 10.0f : a));
+    return pyc_copysign(pyc_tanh_of(e.value, e.lost, a), x);
 }
 
 // 1 - exp(-t Q(t)) with t = |x|: one polynomial for the whole range

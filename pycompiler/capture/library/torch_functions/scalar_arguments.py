@@ -126,7 +126,11 @@ def foreach_mul_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         tensors = [cx.realize(item) for item in args[0].iterate(cx)]
         listed = _is_list(args[1])
         numbers = [cx.realize(n) for n in args[1].iterate(cx)] if listed else [args[1]] * len(tensors)
-        if len(numbers) == len(tensors) and all(_is_rounded(cx, x, n) for x, n in zip(tensors, numbers, strict=True)):
+        if (
+            tensors
+            and len(numbers) == len(tensors)
+            and all(_is_rounded(cx, x, n) for x, n in zip(tensors, numbers, strict=True))
+        ):
             for x, number in zip(tensors, numbers, strict=True):
                 kind: dict[str, Value] = {"dtype": Const(torch.float64), "device": Const(torch.device("cpu"))}
                 made = cx.graph.call_function(torch.full, [Tuple([]), number], kind)  # no number overflows

@@ -112,6 +112,15 @@ def test_a_product_of_lists_rounds_the_number_in_place(dtype: torch.dtype, backe
         assert_same_calls(compiled, program, lambda v=v: (torch.linspace(-2, 2, 128).to(dtype), v), exact=True)
 
 
+def test_a_product_of_no_tensors_is_an_error() -> None:
+    def program(x: torch.Tensor) -> Any:
+        torch._foreach_mul_([], 0.9)
+        return x + 1
+
+    with pytest.raises(RuntimeError, match="at least one tensor"):
+        pycompiler.compile(program)(torch.ones(3, dtype=torch.bfloat16))
+
+
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
 @pytest.mark.parametrize(
     ("optimizer", "foreach"), [(torch.optim.AdamW, False), (torch.optim.SGD, False), (torch.optim.SGD, True)]
