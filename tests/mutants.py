@@ -55,6 +55,7 @@ from tests.side_by_side import BROKE, Work, side_by_side
 ROOT = Path(__file__).resolve().parent.parent
 OF_ALL = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # for all children; torch reads it at import
 IMPORTED = ("pytest", "numpy", "torch", "hypothesis")  # imported before children are forked; none belongs to the tree
+NOT_IMPORTED = "ImportError while loading conftest"  # pytest's words; a conftest imports the product
 STARTS_S = 30.0  # added to the limit of a file's tests: imports, kernels that are not in the cache
 
 
@@ -510,7 +511,11 @@ class Trial:
                 if status in (0, pytest.ExitCode.NO_TESTS_COLLECTED):  # test cases may come from the product's tables
                     continue
                 if status in (BROKE, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
-                    raise SystemExit(f"{file}: no tests run: {tree.rows.with_suffix('.log').read_text()[-3000:]}")
+                    log = tree.rows.with_suffix(".log").read_text()
+                    if NOT_IMPORTED not in log:
+                        raise SystemExit(f"{file}: no tests run: {log[-3000:]}")
+                    verdict, killer, by, why = "killed", tier, file, log[-300:]
+                    break
                 failed = [row for row in results if row["outcome"] == "failed"]
                 verdict = "killed" if status is not None else "killed by time" if limit <= left else "unfinished"
                 killer = tier

@@ -116,6 +116,10 @@ def unread(n):
 def loop(n):
     while n > 0:
         n -= 1
+
+def last():
+    return ("last",)[0]
+LAST = last()
 """
 CHECKS = """
 from product.f import loop, one, unread
@@ -132,6 +136,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("product")
     files = {
         "product/f.py": PRODUCT,
+        "checks/conftest.py": "import product.f",
         "checks/test_f.py": CHECKS,
         "checks/test_slow.py": "import time\ndef test_s(): time.sleep(60)\n",
     }
@@ -156,13 +161,15 @@ def test_the_clean_run_names_what_it_leaves_out(judged: list[dict[str, Any]]) ->
 
 @pytest.mark.slow
 def test_verdicts(judged: list[dict[str, Any]]) -> None:
-    """A change that a test detects is killed, by that test; a change in a line that no test executes survives without
-    a test."""
+    """A change that a test detects is killed, by that test, and so is one that the tests' conftest cannot import; a
+    change in a line that no test executes survives without a test."""
     found = {(row["line"], row["what"]): row for row in judged if "room" in row}
     assert found[2, "plus one"]["verdict"] == "killed"
     assert found[2, "plus one"]["by"] == "checks/test_f.py::test_one"
     assert found[2, "operator"]["verdict"] == "survived"
     assert found[11, "minus one"]["verdict"] == "killed by time"
+    assert found[14, "plus one"]["verdict"] == "killed"
+    assert "IndexError" in found[14, "plus one"]["why"]
     assert found[6, "result is None"]["verdict"] == "survived"
     assert found[6, "result is None"]["tests"] == (0 if covering.LINES_ARE_KNOWN else 3)
 
