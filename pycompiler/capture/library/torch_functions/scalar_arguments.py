@@ -8,7 +8,7 @@ as written, which breaks the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from typing import Any, TypeGuard
 
 import torch
@@ -21,6 +21,9 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers.sequences import List, Tuple
 from pycompiler.capture.values.symbolic_numbers import Symbolic
 from pycompiler.capture.values.tensor import METHODS, Tensor
+
+WIDE = frozenset({torch.float32, torch.float64})  # kernels compute in them, and round a number to them
+SMALL = frozenset({torch.float16, torch.bfloat16})
 
 
 def _number(value: Value | None) -> torch.Tensor | None:
@@ -69,7 +72,7 @@ def _weights(cx: Capture, args: Args) -> list[Value] | None:
     if not all(_is_list(v) for v in args):
         return None
     starts, ends, weights = ([cx.realize(item) for item in v.iterate(cx)] for v in args)
-    if not weights or not all(map(cx.items.is_number, weights)) or not _are_wide(cx, starts, ends):
+    if not weights or not all(map(cx.items.is_number, weights)) or not _are_of_one_dtype(cx, (starts, ends), WIDE):
         return None
     dtype = next(t.dtype for t in starts if isinstance(t, Tensor))
     return [cx.graph.call_method("to", [w, Const(dtype)], {}) for w in weights]
@@ -79,8 +82,8 @@ _lerp(torch._foreach_lerp, lambda cx, given: cx.graph.call_function(torch.lerp, 
 _lerp(torch._foreach_lerp_, lambda cx, given: cx.graph.call_method("lerp_", given, {}), in_place=True)
 
 
-def _scaled(fn: Any, name: str) -> None:
-    """`x += number * y / z` (or `* z`) for lists: the number is multiplied into `y` first, as in torch's kernels."""
+def _scaled(fn: Any, single: Callable[..., Any]) -> None:
+    """`x += number * y / z` (or `* z`) for lists, one tensor at a time, with the number as a tensor."""
 
     @builtin(fn)
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -88,10 +91,10 @@ def _scaled(fn: Any, name: str) -> None:
         if not plain or (numbers := _numbers(cx, args[3])) is None:
             return cx.graph.call_function(fn, args, kwargs)
         lists = [[*v.iterate(cx)] for v in args[:3]]
-        if any(len(v) != len(numbers) for v in lists) or not _are_wide(cx, *lists):
+        if any(len(v) != len(numbers) for v in lists) or not _are_of_one_dtype(cx, lists, WIDE | SMALL):
             return cx.graph.call_function(fn, args, kwargs)
         for x, y, z, number in zip(*lists, numbers, strict=True):
-            cx.graph.call_method(name, [x, cx.graph.call_function(torch.mul, [y, number], {}), z], {})
+            cx.call(cx.make(single), [x, y, z], {"value": number})
         return args[0]
 
 
@@ -108,15 +111,15 @@ def _numbers(cx: Capture, given: Value) -> list[Value] | None:
     return found if known and all(n is not None and n.dtype.is_floating_point for n in known) else None
 
 
-def _are_wide(cx: Capture, *lists: list[Value]) -> bool:
-    """Whether all are tensors of one dtype that kernels compute in; a number is rounded to this dtype."""
+def _are_of_one_dtype(cx: Capture, lists: Sequence[list[Value]], dtypes: Set[torch.dtype]) -> bool:
+    """Whether all are tensors of one dtype, one of `dtypes`."""
     tensors = [cx.realize(item) for items in lists for item in items]
-    dtypes = {t.dtype if isinstance(t, Tensor) else None for t in tensors}
-    return len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64}
+    found = {t.dtype if isinstance(t, Tensor) else None for t in tensors}
+    return len(found) == 1 and found <= dtypes
 
 
-_scaled(torch._foreach_addcdiv_, "addcdiv_")
-_scaled(torch._foreach_addcmul_, "addcmul_")
+_scaled(torch._foreach_addcdiv_, polyfills.addcdiv_)
+_scaled(torch._foreach_addcmul_, polyfills.addcmul_)
 
 
 @builtin(torch._foreach_mul_)
@@ -187,7 +190,7 @@ def _method(
 def _computes_wide(cx: Capture, args: Args) -> bool:
     """Whether an operator that writes the first of two tensors computes in its dtype, and rounds numbers to it."""
     start, other = (cx.realize(v) for v in args[:2])
-    if not isinstance(start, Tensor) or not isinstance(other, Tensor) or not _are_wide(cx, [start]):
+    if not isinstance(start, Tensor) or not isinstance(other, Tensor) or not _are_of_one_dtype(cx, ([start],), WIDE):
         return False
     dtype, given = start.dtype, other.dtype
     return given.is_floating_point and torch.promote_types(dtype, given) == dtype
@@ -196,7 +199,7 @@ def _computes_wide(cx: Capture, args: Args) -> bool:
 def _are_small(cx: Capture, args: Args) -> bool:
     """Whether both tensors have a dtype that kernels compute in single precision."""
     dtypes = [t.dtype if isinstance(t, Tensor) else None for t in map(cx.realize, args[:2])]
-    return dtypes[0] == dtypes[1] and dtypes[0] in (torch.bfloat16, torch.float16)
+    return dtypes[0] == dtypes[1] and dtypes[0] in SMALL
 
 
 def _weight(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
@@ -305,7 +308,7 @@ def full_like(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         number is None
         or not number.dtype.is_floating_point
         or cx.functions.concerns(args, {})
-        or not _are_wide(cx, args[:1])
+        or not _are_of_one_dtype(cx, (args[:1],), WIDE)
     ):
         return cx.graph.call_function(torch.full_like, args, kwargs)
     _expect_held(cx, args[1], args[0].dtype)  # type: ignore[attr-defined]
