@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -81,6 +82,10 @@ class _ScheduleMachine:
     freed: set[str] = field(default_factory=set)
     sizes: dict[str, int] = field(default_factory=dict)
 
+    @cached_property
+    def replaced(self) -> dict[str, str]:
+        return {value: target for group in self.schedule.kernels for value, target in group.stores.items()}
+
     def ints(self, exprs: Sequence[Expr]) -> list[int]:
         return [e.eval(self.sizes) for e in exprs]
 
@@ -123,6 +128,12 @@ class _ScheduleMachine:
         size = need if before is None else before.size
         self.blocks[home] = _Block(buffer.name, flat, torch.zeros(extent, dtype=torch.bool), size)
         return self.blocks[home]
+
+    def replace(self, name: str) -> _Block:
+        """The memory of a buffer that another one replaces, element by element."""
+        old = self.block(self.replaced[name])
+        self.blocks[self.home(name)] = _Block(name, old.flat, torch.zeros_like(old.written), old.size)
+        return self.blocks[self.home(name)]
 
     def block(self, name: str) -> _Block:
         """The memory of a buffer that is read."""
@@ -381,6 +392,8 @@ class _NestRun:
 
     def memory_of(self, b: Buffer) -> _Block:
         home = self.m.home(b.name)
+        if self.m.share and b.name in self.group.stores and b.name not in self.m.schedule.stores:
+            return self.m.replace(b.name)
         if self.m.share and home != b.name and home != self.m.schedule.stores.get(b.name):
             taken = self.reads.get(home, []) + self.writes.get(home, [])
             if taken:

@@ -141,8 +141,9 @@ class KernelGroup:
 
     `reads`/`writes`: buffers in memory, in the order of the pointer arguments (writes follow reads).
     `scalars`: symbols whose values it needs.
-    `stores`: buffer -> input, for buffers written into the memory of an input.  If the input is read too, its pointer
-    is used.  A code generator sets the `symbol` in the library (several groups may share one), or the `kernels` of a GPU.
+    `stores`: buffer -> the buffer whose elements it replaces: an input, or one that no later step reads.  If that one is
+    read too, its pointer is used.  A code generator sets the `symbol` in the library (several groups may share one), or
+    the `kernels` of a GPU.
     """
 
     name: str
@@ -166,7 +167,7 @@ class KernelGroup:
 
     @property
     def shared(self) -> dict[str, str]:
-        """Buffers without a pointer of their own: buffer -> the input that it replaces, element by element."""
+        """Buffers without a pointer of their own: buffer -> the one that it replaces, element by element."""
         return {b: target for b, target in self.stores.items() if target in self.reads}
 
 

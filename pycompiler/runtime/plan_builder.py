@@ -189,8 +189,8 @@ class _PlanBuilder:
         slots = tuple(
             self.slot(n) for n in names if isinstance(n, str)
         )  # if memory runs out, no version has been counted yet
-        if group.stores:
-            self.steps.append(CountVersions(tuple(self.slot(target) for target in group.stores.values())))
+        if counted := [self.slot(target) for value, target in group.stores.items() if value in self.schedule.stores]:
+            self.steps.append(CountVersions(tuple(counted)))
         if group.kernels is not None:
             return [slot for kernel in group.kernels for slot in self.launch(kernel, group.work)]
         scalars = tuple(Expr.sym(s) for s in group.scalars)
@@ -331,8 +331,8 @@ class _PlanBuilder:
         return slot, True
 
     def is_whole(self, ref: Ref) -> bool:
-        b = self.schedule.buffers[ref.buffer]
-        return ref.shape == b.shape and ref.offset == 0 and ref.stride == b.stride
+        own, allocated = (self.schedule.buffers[name] for name in (ref.buffer, self.home(ref.buffer)))
+        return all(ref.shape == b.shape and ref.offset == 0 and ref.stride == b.stride for b in (own, allocated))
 
     def output(self, output: Ref | int | tuple[Any] | None) -> int | tuple[Any]:
         if isinstance(output, Ref):

@@ -39,11 +39,11 @@ FLAGS: tuple[str, ...] = (
     "--param=max-jump-thread-duplication-stmts=0",
 )  # fmt: skip
 # gcc 12 permutes eight doubles of one register wrongly if the lower half takes elements from the upper one (it assumes
-# that `vpermilpd` can).  With AVX-512, loops of a few elements get wrong elements.  Sources with doubles in memory use
+# that `vpermilpd` can).  With AVX-512, loops of a few elements get wrong elements.  Sources with buffers of doubles use
 # vectors of four.  Sources that only add up doubles make no vectors of straight-line code
 # (`tests/codegen/test_compilers.py`).
 DOUBLES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("double*", ("-mprefer-vector-width=256",) if X86 else ()),
+    ("double* PYC_RESTRICT", ("-mprefer-vector-width=256",) if X86 else ()),
     ("double", ("-fno-tree-slp-vectorize",) if X86 else ()),
 )
 # gcc 12's vectors of straight-line code omit a conversion of a double to float and back (the same tests).

@@ -1,19 +1,24 @@
 """The memory plan: which buffers reuse the memory of dead ones, and when memory is freed.
 
-In: steps in order.  Out: `storage` (buffer -> buffer whose memory it uses) and `frees` (per step). Invariant: two
-buffers share memory only if one's last use precedes the other's first by a whole step.  Only buffers used by kernels
-and the engine share memory: outputs, inputs and arguments of ATen calls are tensors of their own.
+In: steps in order.  Out: `storage` (buffer -> buffer whose memory it uses), `frees` (per step), and more `stores` of
+kernels.  Invariant: two buffers share memory only if one's last use precedes the other's first by a whole step, or if
+one kernel replaces the other buffer by it, element by element (on a CPU: the kernel then touches half of the memory).
+Only buffers used by kernels and the engine share memory: outputs, inputs and arguments of ATen calls are tensors of
+their own.  A value that an ATen call reads may replace a buffer; its memory is freed after its last use.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from pycompiler.ir import choices
-from pycompiler.ir.kernel import KernelGroup, Schedule
+from pycompiler.ir.kernel import KernelGroup, Schedule, loads
 from pycompiler.ir.loops import Buffer, Extern
 from pycompiler.ir.verify import reads_of
+from pycompiler.scheduling.body import is_indirect
 from pycompiler.scheduling.graph import writes_of
+from pycompiler.scheduling.stores import conflict
 from pycompiler.symbolic.expr import Expr
 from pycompiler.symbolic.hints import likely
 
@@ -21,7 +26,7 @@ from pycompiler.symbolic.hints import likely
 def touched(step: KernelGroup | Extern) -> set[str]:
     """Buffers in memory that the step reads or writes."""
     if isinstance(step, KernelGroup):
-        return set(step.pointers)
+        return {*step.reads, *step.writes}
     return set(reads_of(step)) | set(writes_of(step))
 
 
@@ -59,10 +64,14 @@ def plan_memory(schedule: Schedule, kept: set[str]) -> None:
     dead: list[str] = []
     frees: list[list[str]] = [[] for _ in schedule.steps]
     for k, step in enumerate(schedule.steps):
+        own = [n for n in step.reads if n not in kept and last[n] == k] if isinstance(step, KernelGroup) else []
+        ended = [n for n in own if shared_ok[n] and shared_ok[storage[n]] and users[storage[n]] <= k]
         for name in _fresh(step, storage, kept):
             home = None
-            if shared_ok[name] and name not in kept:
-                home = _take_or_skip(schedule, dead, name)
+            if name not in kept:
+                home = _replace_or_skip(schedule, step, name, ended)
+                if home is None and shared_ok[name]:
+                    home = _take_or_skip(schedule, dead, name)
             storage[name] = home or name
         for name in touched(step):
             home = storage.setdefault(name, name)
@@ -81,6 +90,38 @@ def plan_memory(schedule: Schedule, kept: set[str]) -> None:
     for name in dict.fromkeys(dead):
         frees[final[name]].append(name)
     schedule.frees = [sorted(set(f)) for f in frees]
+
+
+def _replace_or_skip(schedule: Schedule, step: KernelGroup | Extern, name: str, ended: Sequence[str]) -> str | None:
+    """The memory of a buffer of `ended` that a kernel may replace by the new one, unless a bisector disables it."""
+    if not isinstance(step, KernelGroup) or schedule.target.kind != "cpu":
+        return None
+    for target in ended:
+        if target not in step.stores.values() and _is_replaced(schedule, step, name, target):
+            pair = (name, target)
+            if not choices.step_enabled("memory", lambda: " replaces ".join(_makers(schedule, pair))):
+                return None
+            step.stores[name] = target
+            return schedule.storage[target]
+    return None
+
+
+def _is_replaced(schedule: Schedule, group: KernelGroup, value: str, target: str) -> bool:
+    """Whether each element of a buffer is read for the last time at the point where the value's is stored there."""
+    a, b = schedule.buffers[value], schedule.buffers[target]
+    if (a.dtype, a.device) != (b.dtype, b.device) or storage_bytes(a) != storage_bytes(b) or a.offset != b.offset:
+        return False
+    at, *others = [k for k, nest in enumerate(group.nests) for s in nest.stages if value in s.outputs]
+    writers = [s for s in group.nests[at].stages if value in s.outputs]
+    loops = [s.loop for nest in group.nests for s in nest.stages]
+    if others or writers[0].loop.store_mode != "set" or any(is_indirect(i) for i in writers[0].loop.store_index):
+        return False
+    if any(loop.init == target for loop in loops):
+        return False
+    later = (s.loop for nest in group.nests[at + 1 :] for s in nest.stages)
+    if any(name == target for loop in later for name, _ in loads(loop)):
+        return False
+    return conflict(group.nests[at], value, target, a.device) is None
 
 
 def _take_or_skip(schedule: Schedule, dead: list[str], name: str) -> str | None:

@@ -51,9 +51,10 @@ def memory_holds_what_is_read(s: Schedule) -> Iterator[str]:
                     continue
             if holds.get(s.storage.get(name, name)) != name:
                 yield f"step {k} reads {name}, but its memory holds {holds.get(s.storage.get(name, name))}"
+        replaced = s.stores | (step.stores if isinstance(step, KernelGroup) else {})
         for name in writes:
             home = s.storage.get(name, name)
-            if any(s.storage.get(r, r) == home and r not in (name, s.stores.get(name)) for r in reads | writes):
+            if any(s.storage.get(r, r) == home and r not in (name, replaced.get(name)) for r in reads | writes):
                 yield f"step {k}: {name} overwrites memory that the step still uses"
             holds[home] = name
         for name in frees:

@@ -12,7 +12,10 @@ import torch
 import torch.nn.functional as F
 from kernel_harness import buffer, check, loop, lowered, program, whole
 
+import pycompiler
 from pycompiler import config
+from pycompiler.ir import phases
+from pycompiler.ir.interpret_schedule import interpret_schedule
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.loops import Extern, Loop, Op
 from pycompiler.ir.target import of_program
@@ -238,6 +241,89 @@ def test_dead_buffers_lend_their_memory() -> None:
     s = check(f, [r(128, 128)], rtol=1e-3, atol=1e-3)
     temporaries = [n for k in s.kernels for n in k.writes]
     assert len({s.storage[n] for n in temporaries}) < len(temporaries)
+
+
+def centred(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    grown = x.exp()
+    return (grown - grown.sum(0)).tanh() @ w
+
+
+@pytest.mark.parametrize("shape", [(128, 96), (130, 70)])
+def test_a_buffer_that_ends_in_a_kernel_is_replaced_element_by_element(shape: tuple[int, int]) -> None:
+    """The last value is the argument of an ATen call, which gets the memory in the layout that it has."""
+    args = [r(*shape), r(shape[1], 8)]
+    s = check(centred, args, kernels=2)
+    first, last = s.kernels
+    assert last.stores == {last.writes[0]: first.writes[0]}
+    assert s.storage[last.writes[0]] == first.writes[0]
+    assert last.pointers == last.reads  # a pointer for both
+    assert torch.allclose(interpret_schedule(s, args, share=True)[0], centred(*args), atol=1e-4)
+
+
+def _read_elsewhere(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    grown = x.exp()
+    return (grown - grown.sum(0) + grown.flip(1)).tanh() @ w
+
+
+def _read_later(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    grown = x.exp()
+    return (grown - grown.sum(0)).tanh() @ w + (grown @ w)
+
+
+def _narrowed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    grown = x.exp()
+    return (grown - grown.sum(0)).tanh().bfloat16() @ w.bfloat16()
+
+
+def _returned(x: torch.Tensor, w: torch.Tensor) -> Any:
+    grown = x.exp()
+    return (grown - grown.sum(0)).tanh(), w
+
+
+def _of_the_program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x - x.sum(0)).tanh() @ w
+
+
+def _one_column(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    grown = x.exp()
+    return (grown[:, :1] - grown.sum(0)[:1]).tanh() @ w[:1]
+
+
+@pytest.mark.parametrize("f", [_read_elsewhere, _read_later, _narrowed, _returned, _of_the_program, _one_column])
+def test_a_buffer_that_is_still_needed_is_not_replaced(f: Callable[..., Any]) -> None:
+    s = check(f, [r(128, 96), r(96, 8)], rtol=1e-2, atol=1e-2)
+    assert all(not k.stores for k in s.kernels)
+
+
+def test_an_image_replaces_the_rows_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The convolution after them is a call of oneDNN's, which reads the memory as an image."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = torch.nn.Conv2d(16, 48, 1, bias=False), torch.nn.BatchNorm2d(48)
+            self.second = torch.nn.Conv2d(48, 48, 3, 2, 1, groups=48, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(F.silu(self.norm(self.first(x))))
+
+    class Schedules(phases.Observer):
+        def __init__(self) -> None:
+            self.found: list[Schedule] = []
+
+        def artefact(self, name: str, value: Any) -> None:
+            self.found += [value] if name == "schedule" else []
+
+    block, x = Block().eval(), r(1, 16, 48, 48).contiguous(memory_format=torch.channels_last)
+    seen = Schedules()
+    monkeypatch.setattr(phases, "observers", [*phases.observers, seen])
+    with torch.no_grad():
+        compiled = pycompiler.compile(block)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), block(x))
+    (made,) = seen.found
+    stores = [pair for kernel in made.kernels for pair in kernel.stores.items()]
+    assert [len(made.buffers[value].shape) - len(made.buffers[target].shape) for value, target in stores] == [2]
 
 
 def legal() -> Schedule:
