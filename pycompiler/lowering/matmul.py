@@ -38,12 +38,17 @@ SMALL = 4096
 
 
 def total(low: Lowering, x: Value, y: Value) -> Any:
-    """x @ y over the last two dimensions, in the computation dtype; NotImplemented if it is not small."""
+    """x @ y over the last two dimensions, in the computation dtype; NotImplemented if it is a large sum."""
     dtype = low.fake.dtype
     work = product([*x.shape, y.shape[-1]])
-    if work.const is None or not 0 < work.as_int() <= SMALL or not dtype.is_floating_point:
+    is_outer = x.rank == 2 and x.shape[-1] == 1 and dtype in (torch.float32, torch.float64)
+    # BLAS adds nothing then, so that a product may be -0.0; to a vector it adds the products.
+    is_outer &= low.fake.device.type == "cpu" and (low.op is aten.addmm.default or 1 not in (x.shape[0], y.shape[1]))
+    if not dtype.is_floating_point or not (is_outer or (work.const is not None and 0 < work.as_int() <= SMALL)):
         return NotImplemented
     compute = compute_dtype(dtype)
+    if is_outer:
+        return lazy(lambda a, b: a * b, x, y, dtype=compute)
     pairs = lazy(lambda a, b: a * b, unsqueeze(x, x.rank), unsqueeze(y, y.rank - 2), dtype=compute)
     (result,) = low.reduce("sum", pairs, (x.rank - 1,), lambda v: v, [low.buffer_for(low.fake, compute)])
     return result

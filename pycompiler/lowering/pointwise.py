@@ -318,6 +318,8 @@ def pow_(low: Lowering, x: Any, y: Any) -> Any:
     roots = low.fake.device.type != "cpu" or promoted((x, y)) != torch.float16
     dtype, cuda = promoted((x, y)), low.fake.device.type == "cuda"
     step = dtype if dtype == torch.bfloat16 or (cuda and dtype == torch.float16) else None
+    if isinstance(y, Value):  # kernels do not look at the elements of a tensor
+        return elementwise(low, lambda x, y: x.op("pow", y), (x, y))
     return elementwise(low, lambda x, y: power(x, y, roots, step), (x, y))
 
 

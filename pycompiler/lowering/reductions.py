@@ -44,8 +44,9 @@ def fold(
     prepare: Finish = lambda v: v,
     finish: Finish | None = None,
     fake: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Any:
-    """kind over prepare(x in `compute`), finished into the fake result's dtype."""
+    """kind over prepare(x in `compute`), finished into the fake result's dtype.  `dtype`: x is converted to it first."""
     fake = low.fake if fake is None else fake
     accumulator = {"argmax": torch.int64, "argmin": torch.int64, "any": torch.bool, "all": torch.bool}.get(
         kind, compute
@@ -54,7 +55,9 @@ def fold(
         return NotImplemented  # ATen raises, or has a special result
     direct = finish is None and accumulator == fake.dtype
     buffer = low.buffer_for(fake, accumulator)
-    (result,) = low.reduce(kind, x, dims, lambda v: prepare(v.to(compute)), [buffer], keepdim)
+    (result,) = low.reduce(
+        kind, x, dims, lambda v: prepare((v if dtype is None else v.to(dtype)).to(compute)), [buffer], keepdim
+    )
     if direct:
         return result
     return finished(low, result, fake, finish or (lambda v: v))
@@ -66,7 +69,7 @@ def accumulate_dtype(low: Lowering, x: Value) -> torch.dtype:
 
 @lowering(aten.sum.dim_IntList)
 def sum_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return fold(low, "sum", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x))
+    return fold(low, "sum", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x), dtype=dtype)
 
 
 @lowering(aten.mean.dim)
@@ -84,7 +87,7 @@ def divided_by(n: Expr) -> Finish:
 
 @lowering(aten.prod)
 def prod(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return fold(low, "prod", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x))
+    return fold(low, "prod", x, dims_of(x, dim), keepdim, compute=accumulate_dtype(low, x), dtype=dtype)
 
 
 @lowering(aten.amax, aten.max.default)
@@ -137,7 +140,8 @@ lowering(aten.argmin.default)(_arg("argmin"))
 
 @lowering(aten.any)
 def any_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
-    return fold(low, "any", x, dims_of(x, dim), keepdim, compute=torch.bool)
+    dims = () if isinstance(dim, Sequence) and not dim else dims_of(x, dim)  # an empty list means none here
+    return fold(low, "any", x, dims, keepdim, compute=torch.bool)
 
 
 # -- moments ---------------------------------------------------------------------------------------------------------

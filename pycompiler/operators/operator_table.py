@@ -240,7 +240,7 @@ row(
     "std std_mean empty_like new_empty new_empty_strided transpose squeeze roll lerp frac where clamp_min clamp_max "
     "isin logaddexp floor_divide special_erfcx lift_fresh index_add index_copy eye index_fill xlogy special_xlog1py "
     "gelu_backward addcmul addcdiv linspace linalg_cross _linalg_det linalg_lu_factor lu_unpack renorm unfold "
-    "unfold_backward",
+    "unfold_backward multi_margin_loss multilabel_margin_loss_forward",
     whole=True,
 )
 row(

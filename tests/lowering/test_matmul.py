@@ -4,6 +4,9 @@ import pytest
 import torch
 from harness import check, externs, lowered, randn
 
+import pycompiler
+from tests.harness.compare import assert_same_calls
+
 PRODUCTS = {
     "mm": lambda x, y: x @ y,
     "transposed": lambda x, y: (y.t() @ x.t()).t() + 1,
@@ -18,6 +21,21 @@ PRODUCTS = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_small_products_are_loops(name: str, dtype: torch.dtype) -> None:
     check(PRODUCTS[name], (randn(4, 8, dtype=dtype), randn(8, 6, dtype=dtype)), native=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 8), (8, 1), (2, 3), (64, 128)])
+def test_a_product_of_one_term_adds_nothing(rows: int, columns: int, dtype: torch.dtype) -> None:
+    """Then -0.0 stays, in BLAS only if the result is a matrix."""
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        bias = torch.full((columns,), -0.0, dtype=dtype)
+        return 1 / (x @ w), 1 / torch.addmm(bias, x, w), 1 / torch.nn.functional.linear(x, w.t())
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    for sign in (-1, 1):
+        args = (torch.full((rows, 1), sign, dtype=dtype), torch.zeros(1, columns, dtype=dtype))
+        assert_same_calls(compiled, program, lambda given=args: given, exact=True)
 
 
 def test_large_and_integer_products_stay_with_aten() -> None:

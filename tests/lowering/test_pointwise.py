@@ -11,6 +11,7 @@ from harness import bools, check, ints, randn
 import pycompiler
 from pycompiler.lowering.elementwise import elementwise
 from pycompiler.lowering.registry import LOWERINGS
+from tests.harness.compare import assert_same_calls
 
 pytestmark = pytest.mark.whole  # each row is a rule of its own
 
@@ -400,3 +401,19 @@ def test_complex_infinities_meet_the_factors_that_atens_kernels_have(backend):
 
 def _parts(x):
     return torch.view_as_real(x) if x.is_complex() else x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 3.0, -2.0])
+def test_a_power_by_a_tensor_of_known_elements_is_no_root(exponent: float, dtype: torch.dtype) -> None:
+    """Kernels look at numbers only: the root of -inf is NaN, its power by a tensor of halves is inf."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        exponents = torch.full_like(x, exponent)
+        return x**exponents, x**exponent, torch.float_power(x, exponents).to(dtype), x.clone().pow_(exponents)
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    extremes = torch.tensor([-math.inf, -0.0, 0.0, math.inf, math.nan, 1.0] * 16, dtype=dtype)
+    assert_same_calls(compiled, program, lambda: (extremes,), exact=True)
+    if dtype.itemsize == 2:
+        assert_same_calls(compiled, program, lambda: (torch.linspace(0.1, 3, 128).to(dtype),), exact=True)

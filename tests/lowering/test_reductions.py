@@ -7,10 +7,11 @@ from harness import bools, check, externs, ints, lowered, randn
 
 import pycompiler
 from pycompiler.ir.loops import Loop
+from tests.harness.compare import assert_same_calls
 
 pytestmark = pytest.mark.whole  # each row is a rule of its own
 
-f32, f64, bf16, i64 = torch.float32, torch.float64, torch.bfloat16, torch.int64
+f16, f32, f64, bf16, i64 = torch.float16, torch.float32, torch.float64, torch.bfloat16, torch.int64
 
 REDUCTIONS = {
     "sum": lambda x: (x.sum(), x.sum(1), x.sum((0, 2), keepdim=True)),
@@ -273,3 +274,37 @@ def test_gradients_of_a_sum_of_one():
     for f in (lambda x: x.sum(1), lambda x: x.expand(2, 3) * -0.0, lambda x: x.mean(-1, keepdim=True)):
         grads = [torch.autograd.grad(g(x).sum(), x)[0] for g in (f, pycompiler.compile(f))]
         assert torch.equal(*grads) and torch.equal(*map(torch.signbit, grads))
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("name", ["any", "all"])
+def test_an_empty_list_of_dimensions_reduces_none(name: str, keepdim: bool) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return getattr(torch, name)(x, dim=(), keepdim=keepdim)
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    values = (torch.tensor([[True, False]]), torch.tensor([0, 3]), torch.tensor([0.0, float("nan")]), torch.tensor(0.0))
+    for x in (*values, torch.ones(0, 3), torch.tensor([1, 0], dtype=torch.uint8)):
+        assert_same_calls(compiled, program, lambda x=x: (x,), exact=True)
+
+
+@pytest.mark.parametrize("name", ["sum", "nansum", "prod"])
+def test_a_narrower_dtype_rounds_first(name: str) -> None:
+    def program(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return getattr(x, name)(dtype=dtype)
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    for numbers in ([70000.0, -70000.0], [257.0, -256.0], [70000.0, 1e-5]):
+        for dtype in (f16, bf16):
+            assert_same_calls(
+                compiled, program, lambda given=(numbers, dtype): (torch.tensor(given[0]), given[1]), exact=True
+            )
+
+
+def test_margins_of_a_nan_count_as_none() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        classes = torch.tensor([1])
+        return F.multi_margin_loss(x, classes), F.multilabel_margin_loss(x, torch.tensor([[1, -1]]))
+
+    compiled = pycompiler.compile(program)
+    assert_same_calls(compiled, program, lambda: (torch.tensor([[float("nan"), 1.0]]),), exact=True)

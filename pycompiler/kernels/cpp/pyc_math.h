@@ -5,7 +5,7 @@
 // later operators many times.
 #pragma once
 
-extern "C" { double pow(double, double); double fmod(double, double); float fmodf(float, float); }
+extern "C" { double fmod(double, double); float fmodf(float, float); }
 
 // The only contraction: generated code is compiled with -ffp-contract=off.  A processor without the instruction rounds
 // twice.
@@ -284,7 +284,6 @@ PYC_INLINE float pyc_pow(float x, float y) {
     r = pyc_abs(x) == 1.0f && pyc_isinf(y) ? 1.0f : r;
     return x == 1.0f || y == 0.0f ? 1.0f : r;
 }
-PYC_INLINE double pyc_pow(double x, double y) { return pow(x, y); }
 
 // ---- sin, cos: float ---------------------------------------------------------------------------------------------
 
@@ -427,13 +426,15 @@ PYC_INLINE float pyc_cos(float x) {
     PYC_INLINE float pyc_##name(float x) { return pyc_libm_##name##f(x); }
 // Functions whose float form in libm is off by several units of the last place.
 #define PYC_WIDE1(name) PYC_DOUBLE1(name) PYC_INLINE float pyc_##name(float x) { return (float)pyc_libm_##name(x); }
-#define PYC_LIBM2(name) PYC_EXTERN float pyc_libm_##name##f(float, float) PYC_LABEL(__USER_LABEL_PREFIX__, name##f); \
-    PYC_EXTERN double pyc_libm_##name(double, double) PYC_LABEL(__USER_LABEL_PREFIX__, name); \
-    PYC_INLINE float pyc_##name(float x, float y) { return pyc_libm_##name##f(x, y); } \
+#define PYC_DOUBLE2(name) PYC_EXTERN double pyc_libm_##name(double, double) PYC_LABEL(__USER_LABEL_PREFIX__, name); \
     PYC_INLINE double pyc_##name(double x, double y) { return pyc_libm_##name(x, y); }
+#define PYC_LIBM2(name) PYC_DOUBLE2(name) \
+    PYC_EXTERN float pyc_libm_##name##f(float, float) PYC_LABEL(__USER_LABEL_PREFIX__, name##f); \
+    PYC_INLINE float pyc_##name(float x, float y) { return pyc_libm_##name##f(x, y); }
 PYC_LIBM1(tan) PYC_LIBM1(asin) PYC_LIBM1(acos) PYC_LIBM1(atan) PYC_LIBM1(sinh) PYC_LIBM1(cosh) PYC_LIBM1(asinh)
 PYC_LIBM1(acosh) PYC_LIBM1(atanh) PYC_WIDE1(erfc) PYC_WIDE1(lgamma)
 PYC_LIBM2(atan2) PYC_LIBM2(nextafter) PYC_LIBM2(hypot)
+PYC_DOUBLE2(pow)  // gcc 12's vectorizer takes pow(x, 0.5) for sqrt(x), also at -0.0 and -inf
 PYC_DOUBLE1(exp2) PYC_DOUBLE1(expm1) PYC_DOUBLE1(log2) PYC_DOUBLE1(log10) PYC_DOUBLE1(log1p) PYC_DOUBLE1(sin)
 PYC_DOUBLE1(cos) PYC_DOUBLE1(erf)
 PYC_INLINE double pyc_tanh(double x) {
