@@ -76,7 +76,7 @@ ROOMS = {
     "lowering": Room(
         ("pycompiler/lowering",),
         ("tests/lowering", "tests/seams", "tests/codegen/test_operators.py", "tests/codegen/test_symbolic.py", "tests/scheduling/test_stores.py",
-         "tests/lowering/test_partial_updates.py", "tests/symbolic/test_symbolic_floats.py", "tests/fuzz/test_programs.py"),
+         "tests/lowering/test_partial_updates.py", "tests/operators/test_value_checks.py", "tests/symbolic/test_symbolic_floats.py", "tests/fuzz/test_programs.py"),
     ),
     "codegen": Room(
         ("pycompiler/codegen/cpp",),

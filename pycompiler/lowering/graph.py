@@ -86,8 +86,8 @@ class Lowering:
         self._placed: dict[fx.Node, Value] = {}  # nodes -> operands of Externs
         self.filled: set[str] = set()  # buffers that loops fill
         self.channels_last: set[str] = set()  # buffers that are channels last, whatever the trace has
-        # operands of padded products (`matmul_padding.padded`): what is padded -> number of nodes so far, buffer
-        self.padded: dict[tuple[Any, ...], tuple[int, Buffer]] = {}
+        # operands of padded products (`matmul_padding.padded`): what is padded -> the last loop that fills the buffer
+        self.padded: dict[tuple[Any, ...], Loop] = {}
         self.symbols: Symbols | None = None
         self._reals: dict[Real, Real] = {}  # floats computed from symbols -> their names
         self.replaced: Mapping[str, Expr] = {}  # constants of symbols when the lowering began

@@ -157,20 +157,20 @@ def padded(low: Lowering, v: Value, shape: Exprs) -> Value:
             at = (*(ZERO,) * d, v.shape[d], *(ZERO,) * (v.rank - d - 1))
             fill_part(low, Value.constant(0, strip, v.dtype, v.device), buffer, at, first=False)
     if v.buffer is not None:
-        low.padded[key] = (len(low.program.nodes), buffer)
+        loop = low.program.nodes[-1]
+        assert isinstance(loop, Loop)
+        low.padded[key] = loop
     return low.value_of(buffer)
 
 
 def _found(low: Lowering, key: tuple[Any, ...]) -> Value | None:
     """The padded operand of an earlier product, unless its source was written since, or its loops were removed."""
-    at, buffer = low.padded.get(key, (0, None))
-    nodes = low.program.nodes
-    if buffer is None or not 0 < at <= len(nodes):
+    last = low.padded.get(key)
+    if last is None:
         return None
-    last = nodes[at - 1]
-    if not (isinstance(last, Loop) and last.out == (buffer,)):
-        return None
-    written = any(
-        key[0] in (node.mutates if isinstance(node, Extern) else [b.name for b in node.out]) for node in nodes[at:]
-    )
-    return None if written else low.value_of(buffer)
+    for node in reversed(low.program.nodes):
+        if node is last:
+            return low.value_of(last.out[0])
+        if key[0] in (node.mutates if isinstance(node, Extern) else [b.name for b in node.out]):
+            break
+    return None

@@ -432,8 +432,8 @@ class _Fusion:
                     break
             else:
                 raise AssertionError("fusion made a cycle: " + ", ".join(str(g.number) for g in waiting))
-            run = [waiting.pop(k)]
-            done |= 1 << run[0].number
+            run = [first := waiting.pop(k)]
+            done |= 1 << first.number
             for before in run:  # grows
                 for g in self.small_readers(before):
                     if g.before & ~done == 0 and not done >> g.number & 1:

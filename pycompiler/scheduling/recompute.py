@@ -11,6 +11,7 @@ values are stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 from dataclasses import replace
 
@@ -87,9 +88,9 @@ def _value(graph: BufferGraph, nest: Nest, stage: Stage, written: Set[str]) -> L
     if name in graph.kept or name in graph.held or len(graph.writers[name]) != 1:
         return None
     made = {b.name: s for s in nest.stages for b in s.loop.out}
-    while inner := [n for n, _ in loads(loop) if n in made]:
-        producer = made[inner[0]]
-        longer = inline(loop, producer.loop, inner[0]) if _is_pointwise(producer) else None
+    while inner := next((n for n, _ in loads(loop) if n in made), None):
+        producer = made[inner]
+        longer = inline(loop, producer.loop, inner) if _is_pointwise(producer) else None
         if longer is None or cost(longer) > MOST_WORK:
             return None
         loop = longer
@@ -113,13 +114,11 @@ def _readers_of(graph: BufferGraph, value: Loop, readers: list[Group]) -> list[G
     """The readers, each with the value's computation; None if one cannot have it, or if the kernels would read more."""
     name, taken = value.out[0].name, _bytes(value.out[0])
     large = {n: graph.buffers[n] for n, _ in loads(value) if _is_large(graph.buffers[n], value)}
-    if taken is None or any(_bytes(b) is None for b in large.values()):
-        return None
     new = []
     for g in readers:
         if not isinstance(g.node, Nest) or g.solo:
             return None
-        more = sum(_bytes(b) or 0 for n, b in large.items() if n not in g.reads)
+        more = sum(_bytes(b) for n, b in large.items() if n not in g.reads)
         stages = [_with_value(s, value, name) for s in g.node.stages]
         if more > taken or None in stages:
             return None
@@ -150,6 +149,7 @@ def _is_large(buffer: Buffer, value: Loop) -> bool:
     return points is None or elements is None or elements * FEW > points
 
 
-def _bytes(buffer: Buffer) -> int | None:
+def _bytes(buffer: Buffer) -> float:
+    """The likely size; infinite if unknown."""
     elements = hinted_points([("", n) for n in buffer.shape])
-    return None if elements is None else elements * buffer.dtype.itemsize
+    return math.inf if elements is None else elements * buffer.dtype.itemsize

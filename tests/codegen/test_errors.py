@@ -41,6 +41,22 @@ def test_both_errors_at_once_are_one_of_them(threads: int) -> None:
         run_plan(plan, [table, ids, divisor], threads)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_that_share_several_nests_report_an_error_of_each(threads: int) -> None:
+    """Each of so many nests is a function of its own.  A team of threads calls them, and joins their errors."""
+    ids = torch.randint(0, 100, (N,))
+    tables = [torch.randn(100, width) for width in (2, 3, 5, 7)]
+    plan, _ = compile_plan(lowered(lambda i, *tables: [t[i] * 2 for t in tables], [ids, *tables]))
+    assert plan.source is not None
+    teams = re.findall(r"#pragma omp parallel.*", plan.source)
+    assert teams and all("reduction(max:error)" in team for team in teams)
+    for got, table in zip(run_plan(plan, [ids, *tables], threads), tables, strict=True):
+        assert torch.equal(got, table[ids] * 2)
+    ids[N // 3] = 100
+    with pytest.raises(IndexError):
+        run_plan(plan, [ids, *tables], threads)
+
+
 T = torch.randn(12, 3)
 ONE = torch.tensor([0])
 INDEXED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -72,6 +88,17 @@ def test_a_wrong_index_raises_what_eager_raises(name: str, bad: int) -> None:
     assert torch.equal(got[2], want[2])
     if bad < 2**30:  # an error code has no bits for more
         assert got[1] == want[1]
+
+
+@pytest.mark.parametrize(
+    ("dim", "text"), [(15, "index 3 is out of bounds for dimension 15 with"), (16, "index out of range in")]
+)
+def test_an_error_code_omits_a_dimension_that_it_has_no_bits_for(dim: int, text: str) -> None:
+    x, places = torch.randn([1] * dim + [3]), [1] * dim + [2]
+    plan, _ = compile_plan(lowered(lambda x, i: x.gather(dim, i), [x, torch.tensor([0, 2]).view(places)]))
+    assert torch.equal(run_plan(plan, [x, torch.tensor([2, 0]).view(places)])[0].flatten(), x.flatten()[[2, 0]])
+    with pytest.raises(RuntimeError, match=text):
+        run_plan(plan, [x, torch.tensor([0, 3]).view(places)])
 
 
 V = torch.arange(12)
@@ -171,17 +198,18 @@ def test_values_out_of_range_are_noticed_by_vector_loops(shape: tuple[int, ...],
                     run_plan(plan, bad, threads)
 
 
+@pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("wrong", [8, -1])
-def test_an_index_that_no_operation_checks_stays_within_the_buffer(wrong: int) -> None:
-    x, i, o = buffer("x", (8, 3)), buffer("i", (4,), torch.int64), buffer("o", (4, 3))
+def test_an_index_that_no_operation_checks_stays_within_the_buffer(wrong: int, width: int) -> None:
+    x, i, o = buffer("x", (8, width)), buffer("i", (4,), torch.int64), buffer("o", (4, width))
 
     def fill(body: Any, at: Any, _: Any) -> int:
         place = Expr.sym(f"%{body.load(i, [at[0]])}")
-        return body.add(Op("load", (), torch.float32, ("x", place * 3 + at[1])))  # type: ignore[no-any-return]
+        return body.add(Op("load", (), torch.float32, ("x", place * width + at[1])))  # type: ignore[no-any-return]
 
     plan, _ = compile_plan(program([x, i], [loop(o, fill)], [o]))
     assert "pyc_checked" in plan.source and ", 8, &error)" in plan.source
-    rows, places = torch.randn(8, 3), torch.tensor([7, 0, 3, 7])
+    rows, places = torch.randn(8, width), torch.tensor([7, 0, 3, 7])
     [found] = run_plan(plan, [rows, places])
     assert torch.equal(found, rows[places])
     places[2] = wrong

@@ -22,7 +22,9 @@ I, N = Expr.sym("i"), Expr.sym("n")
         ((2 - I) // 3, 3, "(int64_t)((uint32_t)(-i0 + 2) / 3u)"),
         (I // N, 10, "pyc_floordiv_index(i0, n)"),
         (I.min(3), 10, "pyc_min_index(3, i0)"),
+        (I % 2**33, 10, "(int64_t)((uint32_t)(i0) % 8589934592u)"),  # the literal is an unsigned long
+        (I * N * 3 - I - 2**31, 10, "3*i0*n - i0 - 2147483648"),
     ],
 )
-def test_divisions(index: Expr, size: int, text: str) -> None:
+def test_expressions(index: Expr, size: int, text: str) -> None:
     assert c_index(index, {"i": "i0", "n": "n"}, {"i": Expr.of(size)}) == text

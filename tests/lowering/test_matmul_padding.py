@@ -13,7 +13,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pycompiler
 from pycompiler import config
+from pycompiler.ir.interpret import interpret
 from pycompiler.ir.loops import Extern, Loop, Program
+from pycompiler.ir.verify import verify
 from pycompiler.lowering import lower, matmul_padding
 from pycompiler.lowering.matmul_padding import pays
 from tests.harness.compare import assert_same
@@ -149,6 +151,24 @@ def test_a_padded_operand_is_padded_again_after_a_write() -> None:
     for ours, eagers in zip(pycompiler.compile(f, fullgraph=True)(own, y), f(other, y), strict=True):
         assert_same(ours, eagers, tolerance=1e-4, absolute=1e-4)
     assert torch.equal(own, other)
+
+
+@pytest.mark.usefixtures("forced")
+@pytest.mark.parametrize("written", [True, False])
+def test_a_graph_that_writes_an_operand_pads_it_again(written: bool) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = x @ y
+        torch.ops.aten.copy_.default(x if written else z, z + 1)
+        return first, x @ y
+
+    args = inputs(((ROWS, DEPTH), (DEPTH, COLUMNS), (ROWS, DEPTH)), F32)
+    program = lower(make_fx(f)(*args))
+    verify(program)
+    ours = [a.clone() for a in args]
+    assert_same(interpret(program, ours), list(f(*args)), tolerance=1e-4, absolute=1e-4)
+    assert_same(ours, list(args), history=False)
+    first, second = ([t.buffer for t in n.args] for n in program.nodes if isinstance(n, Extern) and "mm" in str(n.op))
+    assert [a == b for a, b in zip(first, second, strict=True)] == [not written, True]
 
 
 @pytest.mark.usefixtures("forced")

@@ -6,12 +6,18 @@ import operator
 import pytest
 import torch
 import torch.nn.functional as F
-from harness import bools, check, ints, randn
+from aten_graph import decompositions
+from harness import bools, check, externs, ints, randn
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import pycompiler
+from pycompiler.ir.interpret import interpret
+from pycompiler.ir.verify import verify
+from pycompiler.lowering import lower
 from pycompiler.lowering.elementwise import elementwise
 from pycompiler.lowering.registry import LOWERINGS
-from tests.harness.compare import assert_same_calls
+from tests.harness.compare import assert_same, assert_same_calls
 
 pytestmark = pytest.mark.whole  # each row is a rule of its own
 
@@ -190,6 +196,23 @@ def test_where_and_masks():
     )
     check(lambda x, m: (x.masked_fill(m, -math.inf), x.masked_fill(m, torch.tensor(2.0))), [x, m], native=True)
     check(lambda x, m: x.bfloat16().masked_fill(m, -1e4), [x, m], native=True)
+
+
+def test_a_number_in_another_memory_fills_a_tensor_of_a_gpu():
+    """No rule rewrites such a `masked_fill`: the operator reaches its lowering."""
+    with FakeTensorMode():
+        x, m = torch.empty(4, 3, dtype=bf16, device="cuda"), torch.empty(3, dtype=torch.bool, device="cuda")
+        program = lower(make_fx(torch.masked_fill, decomposition_table=decompositions())(x, m, torch.empty(())))
+    assert externs(program) == ["aten._to_copy.default"]  # of the number
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16, i64])
+def test_a_number_of_any_dtype_fills_a_tensor(dtype):
+    args = [randn(4, 3).to(dtype), bools(3), torch.tensor(2.75, dtype=f32 if dtype.is_floating_point else i32)]
+    program = lower(make_fx(torch.masked_fill)(*args))
+    verify(program)
+    assert not externs(program)
+    assert_same(interpret(program, args)[0], torch.masked_fill(*args))
 
 
 def test_bool_arithmetic():

@@ -72,6 +72,18 @@ def test_size_one_and_empty():
     check(lambda x: (x.sum(), x.mean(), x.amax()), [torch.tensor(3.0)], native=True)
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_means_of_any_number_are_kernels(dynamic, plans):
+    def means(x):
+        return x.mean(), x.mean(1), x.mean(0, keepdim=True) * 2
+
+    compiled = pycompiler.compile(means, dynamic=dynamic, fullgraph=True)
+    for shape in ((3, 7), (5, 1024)):
+        x = randn(*shape)
+        torch.testing.assert_close(compiled(x), means(x))
+    assert plans.found and not plans.operators()
+
+
 NORMS = {
     "softmax": lambda x: (x.softmax(-1), x.softmax(0)),
     "log_softmax": lambda x: (x.log_softmax(-1), x.log_softmax(1)),

@@ -69,6 +69,11 @@ def test_view_of_a_value_without_memory(name):
     check(lambda: VIEWS[name](torch.arange(120).view(6, 4, 5)), [], native=True)
 
 
+def test_a_squeezed_dimension_of_a_number():
+    check(lambda x: (x.sum().squeeze(0) * 2, x.sum().squeeze(-1), x[0, 0].squeeze(0) + 1), [randn(2, 3)], native=True)
+    check(lambda: torch.full((), 3.0).squeeze(0) * 2, [], native=True)
+
+
 def test_views_of_intermediates_are_no_nodes():
     program = check(lambda x: (x + 1).view(4, 30).t()[3:].unsqueeze(0), [randn(6, 4, 5)], native=True)
     assert len(program.nodes) == 1

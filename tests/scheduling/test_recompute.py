@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_harness import lowered
+from kernel_harness import CPU, Body, buffer, flat, lowered, program
 from torch.utils import _pytree as pytree
 
 from pycompiler import config
 from pycompiler.ir.interpret_schedule import interpret_schedule
 from pycompiler.ir.kernel import Schedule
+from pycompiler.ir.loops import Buffer, Loop, Reduction
 from pycompiler.ir.target import H200, cpu
 from pycompiler.scheduling import rules, schedule
 from pycompiler.scheduling.placement import memory_of
+from pycompiler.scheduling.simplify import CHEAP
+from pycompiler.symbolic.expr import Expr
 from tests.harness.compare import assert_same
 
 SHAPE = (64, 32, 64)
@@ -115,6 +118,38 @@ def test_a_value_is_stored_if_kernels_may_compute_other_bits(knob: dict[str, boo
     with config.patch(knob):
         found = schedule(lowered(gradients, arguments()), H200)
     assert stored(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("hints", "is_stored"),
+    [({"s": 512, "n": 512}, False), ({"s": 512, "n": 2048}, True), ({"s": 512}, True), ({}, True)],
+)
+def test_a_value_is_stored_if_its_source_is_larger_or_a_size_is_unknown(hints: dict[str, int], is_stored: bool) -> None:
+    """The value has `s` rows, its source `n`."""
+    s, i, j, k = map(Expr.sym, ("s", "i", "j", "k"))
+
+    def rows(name: str, count: Expr) -> Buffer:
+        return Buffer(name, torch.float32, (count, Expr.of(64)), (Expr.of(64), Expr.of(1)), CPU)
+
+    x, v, o, t = rows("x", Expr.sym("n")), rows("v", s), rows("o", s), buffer("t", (64,))
+    double, total, scale = Body(), Body(), Body()
+    double.load(x, (i, j))
+    for at in range(CHEAP + 1):
+        double.op("add", at, at)
+    total.load(v, (k, j))
+    scale.op("mul", scale.load(v, (i, j)), scale.load(t, (j,)))
+    sizes = (s, Expr.of(64))
+    nodes = [
+        Loop((v,), ("i", "j"), sizes, tuple(double.ops), (CHEAP + 1,), (flat(v, (i, j)),)),
+        Loop((t,), ("j",), sizes[1:], tuple(total.ops), (0,), (j,), Reduction("sum", ("k",), (s,))),
+        Loop((o,), ("i", "j"), sizes, tuple(scale.ops), (2,), (flat(o, (i, j)),)),
+    ]
+    made = program([x], nodes, [o, t])
+    made.hints = hints
+    names = {
+        n for k in schedule(made, H200).kernels for nest in k.nests for stage in nest.stages for n in memory_of(stage)
+    }
+    assert ("v" in names) == is_stored
 
 
 def test_an_input_is_still_written_in_place() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import types
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from kernel_harness import buffer, check, loop, lowered, program, whole
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import pycompiler
 from pycompiler import config
@@ -18,7 +21,8 @@ from pycompiler.ir import phases
 from pycompiler.ir.interpret_schedule import interpret_schedule
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.loops import Extern, Loop, Op
-from pycompiler.ir.target import of_program
+from pycompiler.ir.target import H200, of_program
+from pycompiler.lowering import lower
 from pycompiler.scheduling import fuse, rules, schedule
 from pycompiler.scheduling.body import FEW, checked_vars, digits, is_surjective
 from pycompiler.scheduling.iteration_space import refine
@@ -70,6 +74,11 @@ COUNTS: dict[str, tuple[Callable[..., Any], list[torch.Tensor], int]] = {
     "cat": (lambda x, y: torch.cat([x + 1, y * 2], 1), [r(8, 96), r(8, 32)], 1),
     "columns of rows": (lambda x, i: x[i][:, :5].exp() * 2, [r(96, 10), IDS], 1),  # it reads all indices
     "columns of rows of rows": (lambda x, i, j: x[i[j]][:, :5].exp() * 2, [r(96, 10), IDS, IDS % 32], 1),
+    "call between loops": (
+        lambda x, y, w: ((s := x.exp()), (t := y.sin()) @ w, s + t),
+        [r(200, 200), r(200, 200), r(200, 200)],
+        1,
+    ),
     "swiglu": (lambda x: F.silu(x[:, :48]) * x[:, 48:], [r(32, 96)], 1),
 }
 
@@ -398,6 +407,34 @@ def test_dead_loops_disappear() -> None:
     (kernel,) = schedule(p, of_program(p)).kernels
     assert kernel.writes == ["o"]
     assert len(list(kernel.stages())) == 1
+
+
+def test_reasons_against_fusions_go_to_an_observer_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reasons(phases.Observer):
+        def __init__(self, wanted: frozenset[str]) -> None:
+            self.wanted, self.found = wanted, list[tuple[str, str, str]]()
+
+        def artefact(self, name: str, value: Any) -> None:
+            self.found += [value] * (name == "unfused")
+
+    made = lowered(lambda x: x.softmax(-1).softmax(0), [r(300, 300)])
+    for wanted in (frozenset({"unfused"}), frozenset[str]()):
+        monkeypatch.setattr(phases, "observers", [observer := Reasons(wanted)])
+        schedule(made, of_program(made))
+        assert bool(observer.found) == bool(wanted)
+        assert all(left and right and why for left, right, why in observer.found)
+
+
+@pytest.mark.parametrize(("size", "origins"), [(64, ["sum_1", "mul", "exp"]), (65, ["sum_1", "exp", "mul"])])
+def test_small_nests_of_a_gpu_follow_what_they_read(size: int, origins: list[str]) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        total = x.sum(0)
+        return total, y.exp(), total.flip(0) * total
+
+    with FakeTensorMode():
+        made = lower(make_fx(f)(torch.empty(300, size, device="cuda"), torch.empty(500, 700, device="cuda")))
+    s = schedule(made, dataclasses.replace(H200, small_nest=64))
+    assert [nest.origin[-1] for k in s.kernels for nest in k.nests] == origins
 
 
 def test_a_nest_holds_as_many_loops_as_the_knob_says() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_harness import CPU, compile_plan, run_plan
+from kernel_harness import CPU, buffer, compile_plan, loop, program, run_plan, whole
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pycompiler import _native
 from pycompiler.ir.interpret import interpret
-from pycompiler.ir.loops import Program
+from pycompiler.ir.loops import Extern, Program
 from pycompiler.ir.plan import CountVersions
 from pycompiler.ir.target import of_program
 from pycompiler.ir.verify import verify
@@ -21,7 +21,7 @@ from pycompiler.lowering import lower
 from pycompiler.runtime.output_code import output_code
 from pycompiler.runtime.plan_python import PythonPlan
 from pycompiler.scheduling import rules, schedule
-from pycompiler.scheduling.stores import conflict
+from pycompiler.scheduling.stores import conflict, copies_last
 
 copy_ = torch.ops.aten.copy_.default
 r = torch.randn
@@ -158,6 +158,51 @@ def test_an_index_error_leaves_the_input_as_it_was() -> None:
         _native.Plan(plan)(x, torch.full((12,), 12))
     assert torch.equal(x, before)
     assert x._version == 0
+
+
+@torch.library.custom_op("pycompiler_tests::of_another_library", mutates_args=())
+def of_another_library(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+LATER: dict[str, tuple[Any, int, torch.dtype, bool]] = {  # a call after the store: its operands, their dtype, in place
+    "raises": (torch.ops.aten.searchsorted.Tensor, 2, torch.int64, False),
+    "acts": (of_another_library._opoverload, 1, torch.int64, False),
+    "divides": (torch.ops.aten.floor_divide.default, 2, torch.int64, False),
+    "divides floats": (torch.ops.aten.floor_divide.default, 2, torch.float32, True),
+    "only computes": (torch.ops.aten.cumsum.default, 1, torch.int64, True),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_no_store_in_place_before_a_call_that_may_raise(name: str) -> None:
+    """A call that ends with an error runs again eagerly: its inputs must be as they were."""
+    op, count, dtype, in_place = LATER[name]
+    x, y, v, o = buffer("x", (8,)), buffer("y", (8,), dtype), buffer("v", (8,)), buffer("o", (8,), dtype)
+    add = loop(v, lambda body, at, _: body.op("exp", body.load(x, at)))
+    rest = (0,) if op is torch.ops.aten.cumsum.default else ()
+    call = Extern(op, (*[whole(y)] * count, *rest), {}, (o,))
+    made = program([x, y], [add, call, Extern(copy_, (whole(x), whole(v)), {}, (None,), ("x",))], [o])
+    assert schedule(made, of_program(made)).stores == ({"v": "x"} if in_place else {})
+
+
+USERS: dict[
+    str, tuple[tuple[str, ...], tuple[str, ...], bool]
+] = {  # a call after the copy of v into x: reads, writes, first
+    "reads the input": (("x",), (), False),
+    "writes the input": ((), ("x",), False),
+    "writes the copied value": ((), ("v",), False),
+    "reads the copied value": (("v",), (), True),
+    "uses others": (("y",), ("z",), True),
+}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_a_copy_comes_after_the_calls_that_use_other_buffers(name: str) -> None:
+    reads, writes, first = USERS[name]
+    copied = Extern(copy_, (whole(buffer("x", (8,))), whole(buffer("v", (8,)))), {}, (None,), ("x",))
+    call = Extern(torch.ops.aten.sin.default, tuple(whole(buffer(n, (8,))) for n in reads), {}, (), writes)
+    assert copies_last([copied, call], {"x"}) == ([call, copied] if first else [copied, call])
 
 
 def test_inference_tensors() -> None:

@@ -520,7 +520,7 @@ def around_rows(loops: list[str], rows: list[str], parallel: bool, *, collapse: 
     body = [*opened(loops), *indent(rows, len(loops)), *closed(len(loops))]
     if not (parallel and loops):
         return body
-    together = f" collapse({len(loops)})" if len(loops) > 1 and collapse else ""
+    together = f" collapse({len(loops)})" if collapse else ""
     return [f"#pragma omp for schedule(static){together} nowait", *body]
 
 

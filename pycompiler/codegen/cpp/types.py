@@ -63,8 +63,6 @@ def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
     """C text that converts a value computed for `source` into one for `target`."""
     a, b = ctype(source), ctype(target)
     if target in HALF:
-        if source == target:
-            return value
         return f"pyc_round_{'bf16' if target == torch.bfloat16 else 'f16'}((float)({value}))"
     if a.compute == b.compute:
         return value
