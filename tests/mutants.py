@@ -100,7 +100,8 @@ ROOMS = {
     ),
     "capture": Room(
         ("pycompiler/capture/library", "pycompiler/capture/semantics/operators.py", "pycompiler/capture/opcodes"),
-        ("tests/capture", "tests/fuzz/test_calls.py", "tests/autograd/test_branches_of_any_size.py", "tests/autograd/test_while_loops.py",
+        ("tests/capture", "tests/fuzz/test_calls.py", "tests/autograd/test_branches_of_any_size.py", "tests/autograd/test_while_loops.py", "tests/autograd/test_linearize.py",
+         "tests/operators/test_attention_of_jagged_tensors.py",
          "tests/capture/library/torch_functions/test_unrolled_loops.py", "tests/capture/library/gradients/test_gradients.py", "tests/capture/library/gradients/test_backward_hooks.py", "tests/capture/library/torch_functions/test_distributed.py"),
     ),
     "guards-rs": Room(("guards-rs/src/guard", "guards-rs/src/cache.rs", "guards-rs/src/compiled.rs"), ("tests/native",)),
