@@ -480,11 +480,7 @@ def global_state() -> tuple[Any, ...]:
     if skips_next():  # any other query would consume the skip
         return ("a call that torch skips", *[None] * (len(GLOBAL_STATE_FIELDS) - 1))
     asked = torch._C._is_torch_function_enabled(), torch._C._is_torch_function_all_disabled()
-    if torch._C._len_torch_function_stack() == 0:
-        return _global_state(*asked)
-    with (
-        torch._C.DisableTorchFunction()
-    ):  # guards run here: a signal handler may raise anywhere, and the modes must stay on afterwards
+    with torch._C.DisableTorchFunction():  # a signal handler may raise in a guard: modes off the stack would be lost
         return _global_state(*asked)
 
 

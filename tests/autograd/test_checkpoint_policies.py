@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import set_printoptions
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import pycompiler
@@ -160,6 +161,19 @@ def test_the_policy_says_what_is_computed_again() -> None:
     assert plain == (3, 9)
     assert products(CONTEXTS["listed"]) == products(CONTEXTS["columns"]) == (3, 6)
     assert products(every_other) == (3, 7)
+
+
+def that_sets_an_option_of_torch(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+    set_printoptions(precision=5)
+    return op is mm
+
+
+def test_a_policy_may_call_functions_of_torch_that_keep_state() -> None:
+    """Only objects of the program are compared and restored."""
+    try:
+        assert products(functools.partial(create_selective_checkpoint_contexts, that_sets_an_option_of_torch)) == (3, 6)
+    finally:
+        torch.set_printoptions(profile="default")
 
 
 def test_another_list_is_another_graph() -> None:

@@ -12,7 +12,10 @@ from ad_models import GPT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx, nn
+from torch.utils.checkpoint import checkpoint
 
+import pycompiler
+from pycompiler.autograd import compile_joint
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.partition import BackwardRegion, is_copied, partition
@@ -107,6 +110,93 @@ def test_budget_zero_saves_only_inputs() -> None:
     assert {kind for kind, _ in partition(joint, budget=0.0).saved} == {"input"}
     assert {kind for kind, _ in partition(joint, budget=1.0).saved} == {"input", "output"}
     check(lambda w, x: torch.tanh(torch.tanh(x @ w) @ w) @ w, args, activation_memory_budget=0.0)
+
+
+def test_a_budget_between_releases_some_products() -> None:
+    args = [torch.randn(8, 8, requires_grad=True), torch.randn(8, 8)]
+    region = BackwardRegion(joint_of(lambda w, x: (((x @ w).tanh() @ w).tanh() @ w).tanh() @ w, args))
+    saved = [[n.name for n in region.budget_cut(b / 4) if n not in region.inputs] for b in range(5)]
+    assert saved == [[], [], ["tanh_2"], ["tanh_1", "tanh_2"], ["tanh", "tanh_1", "tanh_2"]]
+
+
+def test_the_cost_of_a_tensor_by_its_owner() -> None:
+    """An output is there anyway, another tensor is new, and a part of an input that the caller may write is a copy."""
+
+    def fn(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = w.exp()
+        return y, y.view(2, 4).sin(), w * (x[0] + 1)
+
+    joint = joint_of(fn, [torch.randn(8, requires_grad=True), torch.randn(64, 8)])
+    region, size = BackwardRegion(joint), 8 * 4
+    costs = {n.name: region.cost([n]) for n in joint.graph.nodes if n.name in ("exp", "view", "add", "select")}
+    assert costs == {"exp": 0, "view": size + 2, "add": 2 * size + 2, "select": 3 * size + 3}
+
+
+@pytest.mark.parametrize(
+    ("fn", "saved"),
+    [(lambda x: torch.where((y := x.exp()) > 0.5, y, x * 2), ["exp"]), (lambda x: torch.where(x > 0.5, x.sin(), x), ["x"]),
+     (lambda x: torch.where((y := x.exp()).view(2, 2) > 0.5, y.view(2, 2), 1.0), ["exp"]),
+     (lambda x: torch.where(x.relu() > 0.5, x.sin(), x), ["x"]),
+     (lambda x: torch.where(x.sin() > 0.5, x.sin(), x), ["x", "gt"]),
+     (lambda x: torch.where(x.sin().view(2, 2).t() > 0.5, x.view(2, 2).sin(), 1.0), ["x", "gt"])],
+)  # fmt: skip
+def test_a_comparison_of_rounded_numbers_is_saved(fn: Any, saved: list[str]) -> None:
+    """A comparison of saved numbers is computed again."""
+    part = partition(joint_of(fn, [torch.randn(4, requires_grad=True)]))
+    assert [n.name for n in part.saved_nodes] == saved
+
+
+def graphs_of(fn: Any, *args: torch.Tensor) -> list[fx.GraphModule]:
+    """The forward and the backward graph of a program."""
+    found: list[fx.GraphModule] = []
+
+    def note(gm: fx.GraphModule, examples: Any) -> Any:
+        found.append(gm)
+        return gm
+
+    def backend(gm: fx.GraphModule, examples: Any) -> Any:
+        return compile_joint(gm, examples, fw_compiler=note, bw_compiler=note)
+
+    pycompiler.compile(fn, backend=backend, fullgraph=True)(*args).sum().backward()
+    return found
+
+
+def test_a_comparison_with_a_constant_is_computed_again() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        return torch.where(y > torch.tensor([0.5, 1.0, 2.0, 3.0]), y, x * 2)
+
+    forward, backward = graphs_of(program, torch.randn(4, requires_grad=True))
+    assert [n.name for n in backward.graph.nodes if n.op == "placeholder"] == ["exp", "tangent_0"]
+    assert "gt" in {n.name for n in forward.graph.nodes} & {n.name for n in backward.graph.nodes}
+
+
+def test_results_of_one_random_call_in_a_checkpoint_are_saved() -> None:
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        y, _ = torch.native_dropout(x.exp(), 0.5, True)
+        return (y * y).sin()
+
+    forward, backward = graphs_of(
+        lambda x: checkpoint(inside, x, use_reentrant=False), torch.randn(4, requires_grad=True)
+    )
+    random = torch.ops.aten.native_dropout.default
+    assert [sum(n.target is random for n in gm.graph.nodes) for gm in (forward, backward)] == [1, 0]
+    assert [n.name for n in backward.graph.nodes if n.op == "placeholder"] == [
+        "l_x",
+        "getitem",
+        "getitem_1",
+        "tangent_0",
+    ]
+
+
+def test_gradients_of_no_tangent_belong_to_the_outputs_they_come_from() -> None:
+    """Eager saves the image for the first output, so the second output's backward needs no copy of it."""
+    shapes = [(1, 2, 5, 5), (3, 2, 3, 3), (4,)]
+    joint = joint_of(
+        lambda x, w, v: (nn.functional.conv2d(x, w).sign(), v.sin()),
+        [torch.randn(s, requires_grad=True) for s in shapes],
+    )
+    assert partition(joint).saved == [("input", 0), ("input", 1), ("input", 2)]
 
 
 def test_pointwise_chain_saves_only_its_input() -> None:

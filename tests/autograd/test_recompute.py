@@ -9,7 +9,7 @@ import pytest
 import torch
 from ad_helpers import joint_of
 
-from pycompiler.autograd.recompute import is_exact, recompute_cost
+from pycompiler.autograd.recompute import decides, is_exact, recompute_cost
 
 A, B = torch.randn(4, 6), torch.randn(6, 8)
 
@@ -25,6 +25,15 @@ def operator_of(fn: Callable[..., Any], args: list[torch.Tensor]) -> torch.fx.No
 )  # fmt: skip
 def test_exact_operators_round_nothing(fn: Callable[..., Any], exact: bool) -> None:
     assert is_exact(operator_of(fn, [A])) is exact
+
+
+@pytest.mark.parametrize(
+    ("fn", "jumps"),
+    [(lambda x: x.div(3, rounding_mode="floor"), True), (lambda x: x.div(3, rounding_mode="trunc"), True), (lambda x: x / 3, False),
+     (lambda x: x.floor(), True), (lambda x: x > 0, True), (lambda x: x.long(), True), (lambda x: x.double(), False), (lambda x: x.sin(), False)],
+)  # fmt: skip
+def test_operators_that_jump_decide(fn: Callable[..., Any], jumps: bool) -> None:
+    assert decides(operator_of(fn, [A])) is jumps
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import weakref
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pycompiler
 from pycompiler.autograd import compile_joint, runtime
+from pycompiler.autograd.saved_tensors import SavedTensorCheck, raiser_of_written
 from pycompiler.graphs import compile_aten
 
 SECOND = "Trying to backward through the graph a second time"
@@ -329,3 +331,16 @@ def test_a_result_outlives_a_differentiable_backward_of_another(backend: str) ->
         for freed in (a, b):
             with pytest.raises(RuntimeError, match="a second time"):
                 torch.autograd.grad(freed.sum(), x)
+
+
+def test_a_replay_refuses_a_tensor_that_was_written() -> None:
+    """A version counter belongs to a tensor that eager saves and the compiled backward does not take."""
+    counter = torch.ones(2, 3)
+    ctx = types.SimpleNamespace(kept=[(counter, counter._version)], saved_tensors=())
+    look = SavedTensorCheck(None, True, [(0, raiser_of_written(counter))], 0, False)
+    assert look(ctx) == []
+    counter.add_(1)
+    with pytest.raises(
+        RuntimeError, match=r"\[torch.FloatTensor \[2, 3\]\] is at version 1; expected version 0 instead"
+    ):
+        look(ctx)

@@ -67,9 +67,7 @@ def test_changes_of_python() -> None:
 
 @pytest.mark.parametrize("returns", ["bool", "TypeGuard[int]", "bool | None"])
 def test_equivalent_changes_are_left_out(returns: str) -> None:
-    text = (
-        f"def f(a, b) -> {returns}:\n    g(zip(a, b, strict=True))\n    g(zip(a, b, strict=False))\n    return False\n"
-    )
+    text = f"def f(a, b) -> {returns}:\n    g(zip(a, b, strict=True))\n    g(zip(a, b, strict=False))\n    a.graph.lint()\n    return False\n"
     made = {changed(text, make())[0] for _, _, make in mutants.python_mutants("f.py", text)}
     seen = {"pass", "g(zip(a, b, strict=(True)))", "return (True)"}
     assert made == (seen if returns != "bool | None" else {*seen, "return None"})

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
@@ -43,6 +45,9 @@ def test_constants_are_the_same_by_type_and_value(one: Any, other: Any, same: bo
      (X.double(), "dtype torch.float64, expected torch.float32"),
      (X.t().contiguous().t(), "strides (1, 4), expected (8, 1)"),
      (X[:2], "sizes (2, 8), expected (4, 8)"),
+     (torch.ones(4, 9)[:, :4], "sizes (4, 4), expected (4, 8); strides (9, 1), expected (8, 1)"),
+     (torch.ones(2, 4).t(), "sizes (4, 2), expected (4, 8); strides (1, 4), expected (8, 1)"),
+     (torch.ones(16).as_strided((1, 8), (3, 1)), "sizes (1, 8), expected (4, 8)"),
      (X[0], "sizes (8,), expected (4, 8)"),
      (torch.nn.Parameter(X, requires_grad=False), "type Parameter, expected Tensor"),
      (1, "type int, expected Tensor")],
@@ -79,6 +84,14 @@ def test_guards_on_globals_are_told_apart(guard: Guard, is_global: bool) -> None
     assert entry.is_global is is_global
 
 
+def test_a_filter_reads_torch_s_names() -> None:
+    guards_of_x = [Guard("equals", local("x"), 1), Guard("class_absent", local("x").attr("y"), "z")]
+    found = entries(guards_of_x, Scope({"x": 1}, {}))
+    assert [entry.guard_type for entry in found] == ["EQUALS_MATCH", "CLASS_ABSENT"]
+    for entry, name in zip(found, ("L['x']", "L['x'].y"), strict=True):
+        assert entry.name == entry.entry_source.name == entry.orig_guard.name == name
+
+
 def test_a_guard_is_filtered_with_the_value_at_its_source() -> None:
     sources = [local("x"), local("x").item(1), GLOBALS.dict_item("Y"), local("missing")]
     made = entries([Guard("equals", source, 1) for source in sources], Scope({"x": [2, 3]}, {"Y": 4}))
@@ -113,6 +126,53 @@ def test_modes_of_torch_inside_of_a_program_s_are_foreign(
             stack.enter_context(mode())
         assert foreign_state() == told
         assert guards._function_mode() is (told is not None)
+
+
+def test_a_mode_of_the_program_sees_no_question_about_the_state() -> None:
+    seen: list[Any] = []
+
+    class Noting(Mode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return super().__torch_function__(func, types, args, kwargs)
+
+    with torch.device("meta"):  # which device that is, a new tensor tells
+        outside = global_state()
+        with Noting():
+            inside = global_state()
+    assert seen == []
+    differ = [name for name, one, other in zip(GLOBAL_STATE_FIELDS, outside, inside, strict=True) if one != other]
+    assert differ == ["function modes"]
+
+
+@pytest.mark.parametrize(
+    ("around", "told"),
+    [(contextlib.nullcontext, None), (enable_python_dispatcher, "a transform"), (forward_ad.dual_level, "forward-mode AD"),
+     (torch.autograd.detect_anomaly, "anomaly detection")],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+def test_what_prevents_a_capture_is_named(around: Callable[[], Any], told: str | None) -> None:
+    with around():
+        assert foreign_state() == told
+
+
+@pytest.mark.parametrize(
+    ("transform", "levels", "told"),
+    [(torch.func.vmap, (("Vmap", 1, "Error"),), None), (torch.func.grad, (("Grad", 1, None),), None),
+     (torch.func.functionalize, (("Functionalize", 1, None),), "a transform")],
+)  # fmt: skip
+def test_levels_are_known_outside_of_their_transforms(transform: Any, levels: Any, told: str | None) -> None:
+    found = []
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        found.append((guards.transform_levels(), foreign_state()))
+        with guards.outside_transforms():
+            found.append((guards.transform_levels(), foreign_state()))
+        return x.sum()
+
+    transform(program)(torch.ones(2))
+    assert found == [(levels, told), (levels, None)]
+    assert guards.transform_levels() == ()
 
 
 def test_nothing_is_asked_where_torch_skips_a_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,3 +107,29 @@ def test_other_attention_is_torchs(name: str) -> None:
         torch.manual_seed(1)
         assert_same_jagged(got, fn(x), [x.offsets()])
     assert pycompiler.explain(fn)(x).break_reasons[0].kind == "data-dependent-value"
+
+
+OFFSETS = {2: torch.tensor([0, 3, 6]), 3: torch.tensor([0, 2, 4, 6])}
+
+
+def heads(rows: int = 2, count: int = 2, width: int = 4, dtype: torch.dtype = torch.float32) -> Any:
+    """Heads of rows with 6 elements in all."""
+    values = torch.randn(6, count * width, dtype=dtype)
+    made = nested.nested_tensor_from_jagged(values, OFFSETS[rows], min_seqlen=2, max_seqlen=3)
+    return made.unflatten(-1, [count, width]).transpose(1, 2).detach()
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "value"),
+    [({"count": 1}, {}, {}), ({}, {"count": 1}, {"count": 1}), ({}, {"count": 1}, {}), ({}, {}, {"count": 1}),
+     ({"rows": 3}, {}, {}), ({}, {}, {"rows": 3}), ({}, {"width": 2}, {"width": 2}), ({}, {"dtype": torch.float64}, {})],
+)  # fmt: skip
+def test_heads_that_do_not_fit_are_an_error(query: Any, key: Any, value: Any) -> None:
+    """Operators on padded rows would broadcast a single head."""
+    given = [heads(**how) for how in (query, key, value)]
+    compiled = pycompiler.compile(F.scaled_dot_product_attention, backend="aot_eager")
+    for fn in (F.scaled_dot_product_attention, compiled):
+        with pytest.raises((RuntimeError, ValueError), match=r"matmul|dtype"):
+            fn(*given)
+    plain = [heads() for _ in range(3)]
+    torch.testing.assert_close(compiled(*plain).values(), F.scaled_dot_product_attention(*plain).values())

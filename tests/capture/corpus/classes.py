@@ -1108,3 +1108,13 @@ def what_bound_methods_are(x, given):
     except AttributeError as e:
         kinds.append(str(e))
     return x + given.method.__call__(), kinds
+
+
+_late = property(lambda self: 1)
+
+
+@case(X, breaks="builtin-call")
+def property_of_another_frame(x):
+    y = x + 1
+    property.__init__(_late, len)
+    return y * 2

@@ -498,6 +498,15 @@ def default_dict_lambda(x):
 
 
 @case(X)
+def default_dict_without_factory(x):
+    d = collections.defaultdict(None, {"a": x})
+    try:
+        d["b"]
+    except KeyError as e:
+        return d["a"] + 1, str(e), d.default_factory
+
+
+@case(X)
 def ordered_dict(x):
     d = collections.OrderedDict(a=1, b=2)
     d["c"] = x

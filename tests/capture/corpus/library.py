@@ -11,6 +11,8 @@ import difflib
 import fractions
 import graphlib
 import heapq
+import importlib
+import json
 import posixpath
 import shlex
 import statistics
@@ -102,3 +104,18 @@ def counting(x):
 @_library
 def literals(x):
     return x + 1, ast.literal_eval("[1, (2, 3)]")
+
+
+@_library
+def imports_and_json_by_keyword(x):
+    return x + 1, importlib.import_module(name="json").loads("[1]"), importlib.import_module("json", "torch").__name__
+
+
+@case(X, breaks="import")
+def import_of_a_relative_name(x):
+    return x + 1, importlib.import_module(".decoder", package="json").__name__
+
+
+@case(X, breaks="skipped-call")
+def json_of_a_keyword(x):
+    return x + 1, json.loads(s='{"a": [1]}')

@@ -891,3 +891,29 @@ def texts_by_name(x):
 @case(X, graphs=1)
 def deprecated_question(x):
     return x + 1 if torch.jit.is_scripting() or not isinstance(torch._utils.is_compiling(), bool) else x - 1
+
+
+@case(X, graphs=1)
+def asserted_by_torch(x):
+    torch._assert(condition=x.shape[0] == 2, message="other rows")
+    torch._assert(x.sum() > 0, f"a sum of {len(x)} rows")
+    torch._check_tensor_all_with(ValueError, x >= 0)
+    torch._check_tensor_all_with(ValueError, cond=x < 9)
+    return x + 1
+
+
+@case(X)
+def asserted_in_vain(x):
+    found = []
+    for wrong in (lambda: torch._assert(x.dim() == 3, f"{x.dim()} dimensions"), lambda: torch._assert(None, 3)):
+        try:
+            wrong()
+        except AssertionError as e:
+            found.append(e.args)
+    return x + 1, found
+
+
+@case(X, breaks=ANY)
+def asserted_of_data_in_vain(x):
+    torch._assert(x.sum() < 0, "a sum")
+    return x + 1

@@ -195,18 +195,19 @@ def move_to_end(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     found = target.lookup(cx, args[1])
     if found is None:
         key_error(cx, args[1])
-    if not (args[1].is_const() and isinstance(args[1].const(), (str, bytes))):  # the stored key may differ
-        target.guard_keys(cx)
-    asked = target.key(cx, args[1])
+    asked, to_end = target.key(cx, args[1]), cx.truth(last)
     keys = list(target.entries)
     stored = next(k for k in keys if k == asked).value
-    if stored is keys[-1 if cx.truth(last) else 0].value:
-        return Const(None)
+    is_there = stored is keys[-1 if to_end else 0].value
+    may_differ = not (args[1].is_const() and isinstance(args[1].const(), (str, bytes)))  # 1 may be stored as True
+    if may_differ or not to_end or (is_there and asked not in target.added):  # in other calls another key may be last
+        target.guard_keys(cx)
+    if is_there:
+        return NONE
     target.delitem(cx, stored)
-    if cx.truth(last):
+    if to_end:
         target.setitem(cx, stored, found)
     else:
-        target.guard_keys(cx)
         target.entries = {cx.key(stored): found, **target.entries}
     return NONE
 

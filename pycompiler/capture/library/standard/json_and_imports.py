@@ -25,8 +25,8 @@ def dumps(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(json.loads)
 def loads(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    text: Any = cx.snapshot(args[0])
-    if len(args) != 1 or kwargs or not isinstance(text, (str, bytes)):
+    text: Any = cx.snapshot(args[0]) if len(args) == 1 and not kwargs else None
+    if not isinstance(text, (str, bytes)):
         raise Break("skipped-call", "json.loads with several arguments, or of a value that is not str or bytes")
     try:
         known = json.loads(text)
@@ -37,12 +37,9 @@ def loads(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(importlib.import_module)
 def import_module(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    name = args[0].const()
-    if len(args) != 1 or kwargs or type(name) is not str or name.startswith("."):
-        raise Break(
-            "import",
-            f"importlib.import_module of {', '.join(a.describe() for a in args)}: its arguments are not one absolute name",
-        )
+    name = (args[0] if args else kwargs["name"]).const()
+    if type(name) is not str or name.startswith("."):  # an absolute name needs no package
+        raise Break("import", f"importlib.import_module of {name!r}, which is not an absolute name")
     if name not in sys.modules:
         raise Break("import", f"importlib.import_module of {name}, which is not loaded yet")
     return cx.wrap(sys.modules[name], const_source(sys.modules).dict_item(name))

@@ -455,15 +455,6 @@ def _copied(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return copied
 
 
-@builtin(torch._assert)
-def torch_assert(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], Tensor):
-        raise Break("data-dependent-value", "torch._assert(tensor)")
-    if not cx.truth(args[0]):
-        cx.throw(AssertionError, args[1].const())
-    return Const(None)
-
-
 def _all_true(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """Argument checks of distributions, which raise an error unless they hold."""
     holds = cx.graph.call_function(torch._is_all_true, args[:1], {})

@@ -701,3 +701,57 @@ def test_type_takes_no_keyword_beside_one_object() -> None:
             return None, x + 2
 
     assert pycompiler.compile(program, backend="eager")(torch.ones(2))[1].tolist() == [3.0, 3.0]
+
+
+# what the bases lack ----------------------------------------------------------------------------------------------
+ONE = torch.ones(1)
+
+
+class Root:
+    pass
+
+
+class Middle(Root):
+    pass
+
+
+def asks_an_instance(x: Any) -> Any:
+    class Made(Middle):
+        pass
+
+    made = Made()
+    return x + (made.extra if hasattr(made, "extra") else 1)
+
+
+def stores(x: Any) -> Any:
+    class Made(Middle):
+        pass
+
+    made: Any = Made()
+    made.extra = 3
+    return x + made.extra
+
+
+def asks_the_truth(x: Any) -> Any:
+    class Made(Middle):
+        pass
+
+    return x + (1 if Made() else 7)
+
+
+@pytest.mark.parametrize("base", [Middle, Root])
+@pytest.mark.parametrize(
+    ("fn", "name", "value"),
+    [(asks_an_instance, "extra", 5), (asks_an_instance, "__getattr__", lambda self, name: 11),
+     (stores, "extra", property(lambda self: 9, lambda self, value: None)), (asks_the_truth, "__len__", lambda self: 0)],
+)  # fmt: skip
+def test_an_attribute_that_a_base_lacked_is_found_later(
+    fn: Any, name: str, value: Any, base: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = pycompiler.compile(fn, backend="eager")
+    assert torch.equal(compiled(ONE), fn(ONE))
+    before = fn(ONE)
+    monkeypatch.setattr(base, name, value, raising=False)
+    assert torch.equal(compiled(ONE), fn(ONE))
+    assert not torch.equal(fn(ONE), before)
+    assert compiled.counters()["compiles"] == 2

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import pycompiler
+from tests.harness.compare import assert_same_calls
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -216,3 +217,14 @@ def test_adafactor_of_small_dtypes(dtype: torch.dtype, backend: str) -> None:
         optimizer, run = torch.optim.Adafactor(params, lr=0.01, weight_decay=0.1), wrap(step)
         found.append([[run(params, optimizer, torch.randn(4, dtype=dtype)) for _ in range(20)], params])
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+
+
+def test_tensors_are_grouped_by_device_and_dtype() -> None:
+    def grouped(x: torch.Tensor, asked: bool) -> Any:
+        first, second = [x, x.double(), x * 2], [x[:1], x[:2], x[:3]]
+        found = torch._C._group_tensors_by_device_and_dtype([first, [], second], asked)
+        return {str(kind): row for kind, row in found.items()}
+
+    for asked in (True, False):
+        compiled = pycompiler.compile(grouped, backend="eager", fullgraph=True)
+        assert_same_calls(compiled, grouped, lambda asked=asked: (torch.ones(4), asked), exact=True)

@@ -151,6 +151,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "addcdiv of integers": lambda x: torch._foreach_addcdiv_([x.clone()], [x], [x], [1.0]),
     "addcdiv of truths": lambda x: torch._foreach_addcdiv_([x > 0, x], [x, x > 0], [x > 0, x > 0], [0.1, 0.2]),
     "an inverse of integers": lambda x: torch._foreach_pow([x], -1),
+    "a third argument of full": lambda x: torch.full((2,), x[0], torch.int64),  # type: ignore[call-overload]
 }
 
 

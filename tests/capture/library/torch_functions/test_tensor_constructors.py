@@ -76,6 +76,17 @@ def test_what_eager_refuses() -> None:
     assert pycompiler.explain(program)(wants).graph_break_count == 1  # eager warns
 
 
+def test_an_array_without_dimensions_is_no_number() -> None:
+    """Eager asks a list's items for their lengths."""
+
+    def program(x: torch.Tensor, a: Any) -> Any:
+        return torch.tensor([a[1:].reshape(()), x[0]], dtype=torch.float64)
+
+    for fn in (program, pycompiler.compile(program, backend="eager")):
+        with pytest.raises(TypeError, match="unsized"):
+            fn(X, np.arange(2.0))
+
+
 def test_classes_of_tensors_are_called() -> None:
     def program(x: torch.Tensor) -> Any:
         lists = torch.Tensor([[1, 2], [3, x.size(0)]]), torch.FloatTensor((1, 2.5)), torch.LongTensor([])

@@ -831,6 +831,34 @@ def test_a_key_that_is_moved_stays_the_one_that_was_stored() -> None:
         assert_same_calls(compiled, moves, lambda t=table: (torch.ones(2), t.copy(), 2), calls=1, exact=True)
 
 
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("key", ["a", 1])
+def test_a_key_that_is_at_its_place_need_not_be_there_in_another_call(key: Any, last: bool) -> None:
+    def moves(x: Any, table: Any) -> Any:
+        table.move_to_end(key, last=last)
+        return x * 2
+
+    for first in (["b", key], [key, "b"]):
+        compiled = pycompiler.compile(moves, backend="eager")
+        for keys in (first, first, ["b", key], [key, "b"], ["c", key, "d"], ["b", True if key == 1 else key, "c"]):
+            ours, theirs = (collections.OrderedDict.fromkeys(keys, 1) for _ in range(2))
+            assert_same(compiled(torch.ones(2), ours), moves(torch.ones(2), theirs), exact=True)
+            assert repr(ours) == repr(theirs)
+        assert compiled.counters()["hits"] > 0
+
+
+def test_a_key_that_the_frame_added_is_the_last_one() -> None:
+    def adds(x: Any, table: Any, i: int) -> Any:
+        table["new"] = table.pop("new") + i
+        table.move_to_end("new")
+        return x
+
+    def change(table: Any, i: int) -> None:
+        table[f"other {i}"] = i
+
+    assert repeated(adds, collections.OrderedDict(new=0), calls=6, change=change) <= 3
+
+
 def test_what_an_empty_dict_says() -> None:
     def takes(x: Any, table: Any, i: int) -> Any:
         try:
