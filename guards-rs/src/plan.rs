@@ -949,7 +949,7 @@ fn matrix_product(py: Python<'_>, addresses: [usize; 3], numbers: [i64; 10], thr
 
 /// `_native.convolution(addresses, numbers, threads)`: as `matrix_product`, for `ir.plan.Convolution.scalars`.
 #[pyfunction]
-fn convolution(py: Python<'_>, addresses: Vec<usize>, numbers: [i64; 25], threads: i32) -> PyResult<()> {
+fn convolution(py: Python<'_>, addresses: Vec<usize>, numbers: [i64; 26], threads: i32) -> PyResult<()> {
     if addresses.len() != if numbers[0] == 0 { 3 } else { 4 } {
         return Err(PyTypeError::new_err("image, weight, out, and the bias if there is one"));
     }

@@ -113,8 +113,8 @@ class Convolution:
     is a chain of fused multiply-adds in the order of the window).  `slots`: image, weight, out, and the bias if
     there is one; `offsets`: of image, weight and bias.  `shape`: of the image (batch, channels, rows, columns);
     `out_sizes`: rows and columns of the result.  `strides`: of batch, rows and columns in the image, then in the result;
-    channels are adjacent in both.  The weight is contiguous.  `window`, `stride`, `padding`, `dilation`: of rows and
-    columns.  `work`: as in Kernel.
+    channels are adjacent in both.  The weight is contiguous; `panel`: the lanes of its panels if it is packed (`panels_of`),
+    else 0.  `window`, `stride`, `padding`, `dilation`: of rows and columns.  `work`: as in Kernel.
     """
 
     slots: tuple[int, ...]
@@ -128,6 +128,7 @@ class Convolution:
     dilation: tuple[int, int]
     filters: int = 0
     work: int = 0
+    panel: int = 0
 
     @property
     def scalars(self) -> tuple[Size, ...]:
@@ -137,7 +138,18 @@ class Convolution:
         rows, columns = zip(sizes, self.out_sizes, self.window, self.stride, self.padding, self.dilation, of_image[1:],
                             of_out[1:], strict=True)  # fmt: skip
         has_bias = int(len(self.slots) > 3)
-        return (has_bias, *self.offsets, batch, channels, of_image[0], of_out[0], *rows, *columns, self.filters)
+        return (
+            has_bias,
+            *self.offsets,
+            batch,
+            channels,
+            of_image[0],
+            of_out[0],
+            *rows,
+            *columns,
+            self.filters,
+            self.panel,
+        )
 
     @property
     def label(self) -> str:
@@ -261,6 +273,7 @@ KERNEL_ERRORS = KernelErrors({
     4: (RuntimeError, "a product of matrices was compiled for a processor with AVX2, and this one has none; compile anew here"),
     5: (RuntimeError, "a weight or an input has elements, but its data is not allocated yet"),
     6: (RuntimeError, "internal error of the engine in a kernel (a panic; its message went to stderr)"),
+    7: (RuntimeError, "a weight was packed for a processor with vectors of another length; compile anew here"),
     **{WRONG_INDEX + k: (rule.error, rule.text) for k, rule in enumerate(INDEX_RULES.values())},
     **{WRONG_INDEX + WITHOUT_NUMBERS + k: (rule.error, "index out of range in self")
        for k, rule in enumerate(INDEX_RULES.values())},

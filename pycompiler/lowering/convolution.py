@@ -125,12 +125,11 @@ def is_near(x: Value) -> bool:
 
 
 def is_of_engine(low: Lowering, x: Value, weight: Value, groups: int) -> bool:
-    """Whether the engine's kernel for a single group, which packs the weight in each call, is as fast as oneDNN's."""
+    """Whether the engine's kernel for a single group is as fast as oneDNN's.  It packs the weight in each call, or once if
+    `freezing` promises that it stays."""
     if groups != 1 or x.dtype is not torch.float32 or not has_engine(low) or weight.buffer is None:
         return False
-    places, weights = likely(values.product(x.shape[1:])), likely(values.product(weight.shape))
-    if config.freezing and config.pack_weights and places is not None and weights is not None and weights > places:
-        return False  # a packed weight costs nothing then, and packing it anew takes a part of the time
+    places = likely(values.product(x.shape[1:]))
     is_contiguous = same_strides(weight.shape, weight.stride, contiguous_strides(weight.shape))
     return is_contiguous and weight.shape[0] >= VECTOR and places is not None and places <= LARGE
 

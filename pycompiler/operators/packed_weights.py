@@ -1,4 +1,4 @@
-"""oneDNN's operators that read a weight in a packed layout, and how the weight is packed.
+"""Operators that read a weight in a packed layout, and how the weight is packed: oneDNN's, and the engine's convolution.
 
 In: a call of such an operator, with the sizes of its arguments.  Out: `Packing`: the position of the weight among the
 arguments, the operator that packs it, and that operator's further arguments.
@@ -12,6 +12,7 @@ The operators exist if torch was built with oneDNN (https://docs.pytorch.org/doc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -53,6 +54,14 @@ def packing(op: OpOverload, args: Sequence[Any], hints: Mapping[str, int]) -> Pa
     sizes = [n.eval(hints) for n in args[0].shape]
     reorder = torch.ops.mkldnn._reorder_convolution_weight.default
     return Packing(1, reorder, (list(padding), list(stride), list(dilation), groups, sizes))
+
+
+def panels(shape: Sequence[int], lanes: int) -> Packing:
+    """The packing of a weight (filter, channel, row, column) for the engine (`guards-rs/src/ffi/convolution.rs`): for each
+    `lanes` filters a panel, whose rows have one element of each."""
+    filters, depth = shape[0], math.prod(shape[1:])
+    sizes, strides = [filters // lanes, depth, lanes], [lanes * depth, 1, depth]
+    return Packing(1, torch.ops.aten.as_strided_copy.default, (sizes, strides))
 
 
 @cache

@@ -297,7 +297,11 @@ class _Printer:
         options = (
             f"{list(step.stride)}, {list(step.padding)}, {list(step.dilation)}, False, [0, 0], {self.value(groups)}"
         )
-        convolution = f"torch.convolution({views['image']}, {views['weight']}, {bias}, {options})"
+        weight = views["weight"]
+        if step.panel:
+            shape = f"({filters}, {self.value(each)}, {', '.join(map(str, step.window))})"
+            weight = f"{self.name(step.slots[1])}.permute(0, 2, 1).reshape{shape}"
+        convolution = f"torch.convolution({views['image']}, {weight}, {bias}, {options})"
         return f"{views['out']}.copy_({convolution})  # the engine's kernel"
 
     def gpu_product(self, step: GpuProduct) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from pycompiler import config
+from pycompiler import _native, config
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern, Ref, checks
 from pycompiler.ir.plan import (
@@ -40,11 +40,12 @@ from pycompiler.ir.plan import (
     Step,
     View,
 )
-from pycompiler.operators.packed_weights import packing
+from pycompiler.operators.packed_weights import packing, panels
 from pycompiler.operators.propagate import is_ordinary
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
 from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import likely_product
 
 MUCH_WORK = 1 << 20  # assumed for a product of unknown sizes: the GIL is released
 
@@ -214,7 +215,7 @@ class _PlanBuilder:
         return tuple(dict.fromkeys(known[name] for loop in loops for name in loop.origin if name in known))
 
     def convolution(self, node: Extern) -> list[int]:
-        """Append a convolution by the engine."""
+        """Append a convolution by the engine; returns the slot of a packed weight."""
         (out,), (image, weight, bias, stride, padding, dilation, *_, groups) = node.out, node.args
         assert out is not None
         slots: tuple[int, ...] = (self.slot(image.buffer), self.slot(weight.buffer), self.slot(out.name))
@@ -228,8 +229,28 @@ class _PlanBuilder:
         strides = [s for t in (image, out) for s in (t.stride[0], *t.stride[2:])]
         layout = map(_sizes, (offsets, image.shape, out.shape[2:], strides))
         given: Any = (*layout, window, *map(tuple, (stride, padding, dilation)), filters, work)
-        self.steps.append(Convolution(slots, *given))
-        return []
+        step, panel = Convolution(slots, *given), self.panel(image, weight, filters)
+        if not panel:
+            self.steps.append(step)
+            return []
+        packing, packed = panels([n.as_int() for n in weight.shape], panel), self.new_slot()
+        self.steps.append(Pack(packed, slots[1], packing.op, packing.args, config.freezing))
+        self.steps.append(replace(step, slots=(slots[0], packed, *slots[2:]), panel=panel))
+        return [packed]
+
+    def panel(self, image: Ref, weight: Ref, filters: int) -> int:
+        """Lanes of the panels in which a weight is kept; 0 if it is not kept.
+
+        A kept weight would have to be compared in each call, unless it is promised to stay.  A small one is not worth its
+        memory: the places of a large image share the time for packing.
+        """
+        lanes = 2 * (_native.matrix_product_vectors(torch.get_num_threads()) // torch.float32.itemsize)
+        if not (config.freezing and config.pack_weights and filters and lanes) or filters % lanes:
+            return 0
+        inputs = {b.name for b in self.schedule.program.inputs if b is not None}
+        places = likely_product(image.shape[1:])
+        is_small = places is not None and math.prod(n.as_int() for n in weight.shape) <= places
+        return 0 if is_small or weight.buffer not in inputs or not self.is_whole(weight) else lanes
 
     def product(self, node: Extern) -> list[int]:
         """Append a product of matrices; returns the slot of a workspace that no later product needs."""

@@ -1,8 +1,9 @@
-"""Convolutions of all channels in inference graphs, by the engine's kernel: nothing is packed across calls."""
+"""Convolutions of all channels in inference graphs, by the engine's kernel: only frozen weights are packed across calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from pycompiler import _native
 from pycompiler.ir.plan import Convolution, Pack
 from pycompiler.operators import packed_weights
 from pycompiler.runtime.output_code import output_code
+from pycompiler.runtime.plan_python import PythonPlan
+from pycompiler.symbolic.expr import Expr
 from tests.harness.built_plans import BuiltPlans
 from tests.harness.compare import assert_same
 
@@ -150,8 +153,60 @@ def test_a_printed_plan_convolves_with_torch(plans: BuiltPlans) -> None:
 def test_a_weight_larger_than_its_image_is_packed_once_if_it_is_frozen(freezing: bool, plans: BuiltPlans) -> None:
     module, x = nn.Conv2d(64, 64, 3, padding=1), image(64, 7, 7)
     compiled = pycompiler.compile(module, fullgraph=True, options={"freezing": freezing})
-    assert_same(compiled(x), module(x), tolerance=1e-5)
-    assert (plans.count(Convolution), plans.count(Pack)) == ((0, 1) if freezing else (1, 0))
+    assert torch.equal(compiled(x), chains(x, module))
+    assert (plans.count(Convolution), plans.count(Pack)) == (1, int(freezing))
+
+
+PANELS: dict[str, Callable[[], tuple[nn.Conv2d, torch.Tensor]]] = {
+    "several panels and chains": lambda: (nn.Conv2d(96, 128, 3, padding=1, bias=False), image(96, 7, 7)),
+    "strided, with a bias": lambda: (nn.Conv2d(64, 96, 3, stride=2, padding=1), image(64, 9, 6)),
+    "1 x 1, strided": lambda: (nn.Conv2d(300, 64, 1, stride=2), image(300, 5, 7)),
+    "dilated, unequal": lambda: (nn.Conv2d(60, 64, (2, 3), stride=(2, 1), dilation=(3, 2)), image(60, 8, 6)),
+}
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_packed_weights_give_the_same_bits(name: str, plans: BuiltPlans) -> None:
+    module, x = PANELS[name]()
+    module.requires_grad_(requires_grad=False)
+    plain = pycompiler.compile(module, fullgraph=True)
+    frozen = pycompiler.compile(module, fullgraph=True, options={"freezing": True})
+    before = torch.get_num_threads()
+    try:
+        for number in (0.5, float("inf"), float("nan")):
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                module.weight[5, 2, 0, 0] = number
+                module.weight.data = module.weight.data.clone()  # another address
+                found, want = frozen(x), plain(x)
+                assert torch.equal(found.isfinite(), want.isfinite())
+                assert torch.equal(found.nan_to_num(), want.nan_to_num())
+    finally:
+        torch.set_num_threads(before)
+    assert (plans.count(Convolution), plans.count(Pack)) == (2, 1)
+
+
+def test_a_printed_plan_reads_panels(plans: BuiltPlans) -> None:
+    module, x = nn.Conv2d(64, 64, 3, padding=1, bias=False), image(64, 7, 7)
+    with torch.no_grad():
+        want = pycompiler.compile(module, fullgraph=True, options={"freezing": True})(x)
+    (plan,) = plans.found
+    scope: dict[str, Any] = {}
+    exec(output_code(plan), scope)  # noqa: S102
+    given = sorted((module.weight, x), key=lambda t: t.shape[0])
+    (printed,) = scope["call"](given if plan.n_inputs == 2 else [])
+    assert_same(printed, want, tolerance=1e-5)
+    assert torch.equal(PythonPlan(plan)(*given)[0], want)
+
+
+def test_panels_of_another_processor_are_refused(plans: BuiltPlans) -> None:
+    module, x = nn.Conv2d(64, 64, 3), image(64, 7, 7)
+    pycompiler.compile(module, fullgraph=True, options={"freezing": True})(x)
+    (step,) = [s for p in plans.found for s in p.steps if isinstance(s, Convolution)]
+    numbers = [n.as_int() if isinstance(n, Expr) else int(n) for n in replace(step, panel=step.panel * 2).scalars]
+    tensors = [x, module.weight, torch.empty(2, 64, 5, 5), module.bias]
+    with pytest.raises(RuntimeError, match="vectors of another length"):
+        _native.convolution([t.data_ptr() for t in tensors], numbers, 1)
 
 
 OTHERS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {

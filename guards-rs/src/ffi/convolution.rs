@@ -8,7 +8,8 @@
 //! some of oneDNN's kernels multiply padding by the weight, which gives NaN.
 //!
 //! The lanes of a vector run along filters.  For each panel of filters (`product.rs`), a part packs the weights of a chain,
-//! which stay in the first cache for its places, and adds the chain to all of them.  So nothing is kept across calls.  A
+//! which stay in the first cache for its places, and adds the chain to all of them.  So nothing is kept across calls, unless
+//! the weight comes packed: panel after panel, and in each the elements of a filter's weight as rows of lanes.  A
 //! part first copies the rows of the image that it reads, with their padding; without padding it reads them in place.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::caught;
 use super::depthwise;
 use super::product::{
-    self, vector_bytes, Runs, Side, CHAIN, PANICKED, SHARE, WITHOUT_DATA, WITHOUT_MEMORY, WITHOUT_VECTORS,
+    self, vector_bytes, Runs, Side, CHAIN, OTHER_PANELS, PANICKED, SHARE, WITHOUT_DATA, WITHOUT_MEMORY, WITHOUT_VECTORS,
 };
 use super::team::{share_out, with_memory};
 
@@ -70,6 +71,8 @@ pub(super) struct Convolution {
     pub out_batch_step: usize,
     pub rows: Dimension,
     pub columns: Dimension,
+    /// Lanes of the panels of a packed weight; 0: the weight is not packed.
+    pub panel: usize,
 }
 
 // SAFETY: threads write different parts of `out`.
@@ -83,6 +86,15 @@ impl Convolution {
     /// Channels of a chain.
     fn chain(&self) -> usize {
         (CHAIN / self.windows()).max(1)
+    }
+
+    /// The place of an element of a filter's weight.
+    fn weight_at(&self, filter: usize, element: usize) -> usize {
+        let depth = self.channels * self.windows();
+        match self.panel {
+            0 => filter * depth + element,
+            lanes => filter / lanes * lanes * depth + element * lanes + filter % lanes,
+        }
     }
 
     /// Floats that the offsets of the window's elements fill: whole vectors.
@@ -272,11 +284,21 @@ macro_rules! kernels {
                 let tiles = part.rows.1 * c.columns.out_size.div_ceil(ROWS);
                 let ahead = Ahead::of(address(filter + lanes), address(filter + lanes + next), tiles * c.channels);
                 let chain = c.chain();
+                let is_packed = c.panel != 0;
                 for channel in (0..c.channels).step_by(chain) {
                     let channels = channel..c.channels.min(channel + chain);
                     let from = Side { data: c.weight.wrapping_add(filter * depth), step: depth as isize, k: 1 };
                     // SAFETY: the weights of these filters, and room for those of a chain; results of this part only.
                     unsafe {
+                        if is_packed {
+                            // The next chain follows in memory.
+                            let panel = c.weight.add(filter * depth + channel * windows * WIDE);
+                            let end = panel.wrapping_add(channels.len() * windows * WIDE);
+                            let bytes = end as usize - panel as usize;
+                            let ahead = Ahead::of(end as usize, end as usize + bytes, tiles * channels.len());
+                            terms(c, part, panel, places, channels, ahead);
+                            continue;
+                        }
                         pack(from.at(0, channel * windows), lanes, channels.len() * windows, panel);
                         terms(c, part, panel, places, channels, ahead.after(channel * tiles));
                     }
@@ -302,7 +324,7 @@ macro_rules! kernels {
                                         let j = c.columns.place(column, w % c.columns.window);
                                         let (Some(i), Some(j)) = (i, j) else { continue };
                                         let value = *c.image.add(part.image * c.batch_step + i + j + channel);
-                                        sum = value.mul_add(*c.weight.add((filter * c.channels + channel) * windows + w), sum);
+                                        sum = value.mul_add(*c.weight.add(c.weight_at(filter, channel * windows + w)), sum);
                                     }
                                 }
                                 total = if c.bias.is_null() && begin == 0 { sum } else { total + sum };
@@ -414,7 +436,8 @@ kernels!(avx512, "avx512f", __m512, [1 2 3 4 5 6 7 8 9 10 11 12],
 
 /// A kernel (`KernelFn`).  `ptrs`: image, weight, out, and the bias if there is one.  `scalars`: whether there is one; the
 /// offsets of image, weight and bias; batch, channels; the steps of the batch in image and result; for rows and then
-/// columns: the fields of `Dimension`; the filters, or 0 if each channel has its own.  Returns 0, or a key of
+/// columns: the fields of `Dimension`; the filters, or 0 if each channel has its own; the lanes of a packed weight's panels,
+/// or 0.  Returns 0, or a key of
 /// `ir.plan.KERNEL_ERRORS`.
 pub unsafe extern "C" fn convolution(ptrs: *const usize, scalars: *const i64, threads: i32) -> i64 {
     // SAFETY: the plan passes these addresses and numbers (`ir.plan.Convolution`).
@@ -422,10 +445,10 @@ pub unsafe extern "C" fn convolution(ptrs: *const usize, scalars: *const i64, th
 }
 
 /// # Safety
-/// As `convolution`: three addresses, or four with a bias, and 25 numbers.
+/// As `convolution`: three addresses, or four with a bias, and 26 numbers.
 unsafe fn convolve(ptrs: *const usize, scalars: *const i64, threads: i32) -> i64 {
     // SAFETY: so many addresses and numbers.
-    let (ptrs, n) = unsafe { (&*ptrs.cast::<[usize; 3]>(), &*scalars.cast::<[i64; 25]>()) };
+    let (ptrs, n) = unsafe { (&*ptrs.cast::<[usize; 3]>(), &*scalars.cast::<[i64; 26]>()) };
     let at = |ptr: usize, offset: i64| (ptr as *const f32).wrapping_offset(offset as isize);
     // SAFETY: there is a fourth address, if there is a bias.
     let bias_at = if n[0] == 0 { 0 } else { unsafe { *ptrs.as_ptr().add(3) } };
@@ -453,6 +476,7 @@ unsafe fn convolve(ptrs: *const usize, scalars: *const i64, threads: i32) -> i64
         out_batch_step: size(7),
         rows: dimension(8),
         columns: dimension(16),
+        panel: size(25),
     };
     let sizes = [c.channels, c.filters.max(1), c.rows.out_size, c.columns.out_size];
     let work = sizes.into_iter().fold(c.batch, usize::saturating_mul);
@@ -463,7 +487,11 @@ unsafe fn convolve(ptrs: *const usize, scalars: *const i64, threads: i32) -> i64
         return WITHOUT_DATA;
     }
     let threads = (work.saturating_mul(c.windows()) / SHARE).clamp(1, threads.max(1) as usize);
-    match run(&c, vector_bytes() / size_of::<f32>(), threads) {
+    let lanes = vector_bytes() / size_of::<f32>();
+    if c.panel != 0 && (c.panel != 2 * lanes || !c.filters.is_multiple_of(c.panel)) {
+        return OTHER_PANELS;
+    }
+    match run(&c, lanes, threads) {
         Some(true) => 0,
         Some(false) => WITHOUT_MEMORY,
         None => WITHOUT_VECTORS,
@@ -535,6 +563,7 @@ mod tests {
             out_batch_step: rows.out_step * out_sizes[0],
             rows,
             columns,
+            panel: 0,
         };
         assert_eq!(run(&c, lanes, 1), Some(true));
         for (at, found) in out.iter().enumerate() {
@@ -587,14 +616,14 @@ mod tests {
     /// No image has these sizes: a window without elements divides by zero.
     #[test]
     fn a_panic_is_an_error_code() {
-        let (element, mut numbers) = ([0f32], [1i64; 25]);
-        numbers[0] = 0;
+        let (element, mut numbers) = ([0f32], [1i64; 26]);
+        (numbers[0], numbers[25]) = (0, 0);
         (numbers[10], numbers[18]) = (0, 0);
         let ptrs = [element.as_ptr() as usize; 3];
         for filters in [0, 1] {
             numbers[24] = filters;
             for threads in [1, 2] {
-                // SAFETY: three addresses, of which none is read, and 25 numbers.
+                // SAFETY: three addresses, of which none is read, and 26 numbers.
                 let code = caught::quietly(|| unsafe { convolution(ptrs.as_ptr(), numbers.as_ptr(), threads) });
                 assert_eq!(code, if vector_bytes() == 0 { WITHOUT_VECTORS } else { PANICKED }, "{filters} {threads}");
             }
@@ -625,6 +654,7 @@ mod tests {
             out_batch_step: 1,
             rows: dimension(size),
             columns: dimension(size),
+            panel: 0,
         };
         let counts = |c: Convolution, threads: usize| {
             let (rows, filters) = c.cuts(threads, 32);

@@ -298,6 +298,7 @@ mod tests {
             out_batch_step,
             rows,
             columns,
+            panel: 0,
         };
         assert_eq!(run(&c, lanes, 1), Some(true));
         for (at, found) in out.iter().enumerate() {

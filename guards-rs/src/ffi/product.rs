@@ -32,6 +32,7 @@ pub(super) const WITHOUT_MEMORY: i64 = 3;
 pub(super) const WITHOUT_VECTORS: i64 = 4;
 pub(super) const WITHOUT_DATA: i64 = 5;
 pub(super) const PANICKED: i64 = 6;
+pub(super) const OTHER_PANELS: i64 = 7;
 
 /// One side's operand: the address of its first element; the distances, in elements, between its rows and along k.
 #[derive(Clone, Copy)]

@@ -33,6 +33,14 @@ struct Kept {
     source: Option<Tensor>,
 }
 
+impl Kept {
+    /// Whether the weight has its address still: `.data =` gives it another one.
+    fn stays(&self) -> bool {
+        let at = |source: &Tensor| source.handle().data_ptr().is_ok_and(|now| now == self.address);
+        self.source.as_ref().is_none_or(at)
+    }
+}
+
 impl Pack {
     pub fn build(reader: &Reader<'_>, step: &Bound<'_, PyAny>) -> PyResult<Pack> {
         Ok(Pack {
@@ -84,21 +92,21 @@ impl Pack {
     /// The kept weight, if it was packed from the same bytes.
     fn packed(&self, address: usize, hash: u64) -> Result<Option<Tensor>, StepError> {
         let Some(kept) = self.kept() else { return Ok(None) };
-        let stays = |source: &Tensor| source.handle().data_ptr().is_ok_and(|now| now == address);
         let same = |kept: &&Kept| match &kept.source {
-            Some(source) => kept.address == address && stays(source), // `.data =` gives a tensor another address
+            Some(_) => kept.address == address && kept.stays(),
             None => kept.hash == hash,
         };
         Ok(kept.iter().find(same).map(|kept| kept.packed.handle().to_owned()).transpose()?)
     }
 
-    /// Keeps a packed weight, in the place of the one that was packed from the same address.
+    /// Keeps a packed weight, in the place of the one that was packed from the same address.  Those whose weight has moved
+    /// are dropped: it may come back to the address with other bytes.
     fn keep(&self, packed: Kept) {
         let Some(mut kept) = self.kept() else { return };
-        let mut old = Vec::new(); // dropped after the lock is released
-        if let Some(at) = kept.iter().position(|other| other.address == packed.address) {
-            old.push(kept.remove(at));
-        }
+        // dropped after the lock is released
+        let stays = |other: &Kept| other.address != packed.address && other.stays();
+        let (now, mut old): (Vec<_>, Vec<_>) = std::mem::take(&mut *kept).into_iter().partition(stays);
+        *kept = now;
         if kept.len() == MOST_KEPT {
             old.push(kept.remove(0));
         }
