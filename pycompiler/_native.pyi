@@ -172,6 +172,9 @@ class GuardTree:
     @property
     def is_fast(self) -> bool: ...
     @property
+    def evaluated(self) -> int:
+        """The number of steps that the next check evaluates, if nothing has changed."""
+    @property
     def guards(self) -> tuple[Guard, ...] | None: ...
 
 @final

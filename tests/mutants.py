@@ -108,7 +108,8 @@ ROOMS = {
     "plan-rs": Room(
         ("guards-rs/src/plan.rs", "guards-rs/src/plan"),
         ("tests/runtime/test_plan.py", "tests/runtime/test_pins.py", "tests/runtime/test_plan_operators.py", "tests/native/test_ownership.py",
-         "tests/native/test_sizes.py", "tests/native/test_data.py", "tests/symbolic/test_dynamic_programs.py"),
+         "tests/native/test_sizes.py", "tests/native/test_data.py", "tests/native/test_kernels.py", "tests/runtime/test_launch.py",
+         "tests/runtime/test_launch_batch.py", "tests/runtime/test_cuda_graphs.py", "tests/symbolic/test_dynamic_programs.py"),
     ),
 }  # fmt: skip
 

@@ -56,6 +56,12 @@ impl GuardTree {
         self.0.read(py, |c| c.as_ref().is_some_and(|c| c.tree.is_fast(py)))
     }
 
+    /// The number of steps that the next check evaluates, if nothing has changed.  The fast path proves the others.
+    #[getter]
+    fn evaluated(&self, py: Python<'_>) -> usize {
+        self.0.read(py, |c| c.as_ref().map_or(0, |c| c.tree.evaluated(py)))
+    }
+
     #[getter]
     fn guards(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.0.read(py, |c| c.clone()).map(|c| c.guards.clone().into_py(py))

@@ -307,6 +307,45 @@ def test_tail_call_to_a_plain_callable_and_errors() -> None:
     assert r() is None
 
 
+@pytest.mark.parametrize(
+    ("error", "answer", "is_in_frame"),
+    [
+        (ValueError, None, False),
+        (ValueError, True, True),
+        (KeyboardInterrupt, None, True),
+        (KeyboardInterrupt, True, True),
+    ],
+)
+def test_where_an_error_of_a_graph_behind_a_tail_call_is_raised(
+    error: type[BaseException], answer: bool | None, is_in_frame: bool
+) -> None:
+    """In the frame, if `failed` wants it, or if it is an interrupt."""
+
+    def resume(x: Any) -> Any:
+        return "in the frame", type(_native.entered())
+
+    def graph(x: Any) -> Any:
+        raise error
+
+    asked: list[type[BaseException]] = []
+
+    def failed(raised: BaseException) -> bool | None:
+        asked.append(type(raised))
+        return answer
+
+    template = ("tuple", [("graph", 0)])
+    entry = _native.Entry([], graph, "plan", template, [local("x")], failed=failed)
+    inner = _native.CompiledFunction(resume, lambda *_: entry, positional=True)
+    calls = _native.Entry([], lambda x: _native.tail_call(inner, x), "function")
+    outer = _native.CompiledFunction(lambda x: x, lambda *_: calls)
+    if is_in_frame:
+        assert outer(5) == ("in the frame", error)
+    else:
+        with pytest.raises(error):
+            outer(5)
+    assert asked == [error]
+
+
 # ---- lifetime ----
 
 

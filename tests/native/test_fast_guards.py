@@ -31,6 +31,7 @@ def dict_sign(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 X = local("x")
+LIST, FROZEN = [1, "a", 2.5], frozenset(["a", "b"])
 
 
 class Leaf:
@@ -449,6 +450,27 @@ def test_what_a_weak_reference_refers_to_is_gone(callback: Any) -> None:
         assert tree.check({"x": references}, globals_) is not None
 
 
+def test_a_weak_reference_that_has_ended_is_still_proved_by_a_word() -> None:
+    class Box:
+        pass
+
+    owner, box = Leaf(1), Box()
+    owner.refs = [weakref.ref(box)]  # type: ignore[list-item]
+    at = X.then("instance_dict").dict_item("refs").item(0)
+    guards = [Guard("type_is", at, weakref.ref), Guard("type_is", at.then("referent").then("type"), type)]
+    tree = _native.GuardTree(guards, ("x",))
+
+    def evaluated() -> int:
+        for _ in range(3):
+            assert tree.check({"x": owner}, {}) is None
+        assert tree.is_fast
+        return tree.evaluated
+
+    assert evaluated() == 0
+    del box
+    assert evaluated() == 0
+
+
 def test_a_weak_reference_is_not_kept_for_its_callback() -> None:
     """The recording holds no weak reference with a callback: after the program drops it, the callback is not called."""
 
@@ -673,6 +695,64 @@ def test_lists_that_are_compared_whole(same: bool) -> None:
         assert tree.check({}, {}) is None
         m.value = tuple(m.value)  # type: ignore[attr-defined]
         assert tree.check({}, {}) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "constant", "evaluated"),
+    [
+        (5, 5, 0),
+        (10**20, 10**20 + 0, 0),
+        ("ab", "".join(["a", "b"]), 0),
+        (torch.float32, torch.float32, 0),
+        (FROZEN, FROZEN, 0),
+        (FROZEN, frozenset(list(FROZEN)), 1),
+        (LIST, LIST, 1),
+    ],
+)
+def test_a_value_is_compared_again_only_if_it_may_change(value: Any, constant: Any, evaluated: int) -> None:
+    m = types.ModuleType("m")
+    m.value = value  # type: ignore[attr-defined]
+    tree = _native.GuardTree([Guard("equals", const_source(m).then("instance_dict").dict_item("value"), constant)], ())
+    assert tree.evaluated == len(tree)
+    for _ in range(2):
+        assert tree.check({}, {}) is None
+    assert tree.is_fast
+    assert tree.evaluated == evaluated
+
+
+def test_an_item_counted_from_the_end_of_a_tuple_is_read_once() -> None:
+    last = X.dict_item("pair").item(-1)
+    tree = _native.GuardTree([Guard("type_is", last, Leaf), Guard("class_absent", last.then("type"), "absent")], ("x",))
+    x = {"pair": (1, Leaf(1))}
+    for _ in range(2):
+        assert tree.check({"x": x}, {}) is None
+    assert tree.is_fast
+    assert tree.evaluated == 0
+    x["pair"] = (1, 1)  # type: ignore[assignment]
+    assert tree.check({"x": x}, {}) is not None
+
+
+def test_attributes_of_a_class_that_change_often_are_looked_up_again() -> None:
+    """The tree does not hold the class.  The version of its attributes is a word, which is given up after it changed."""
+
+    class Counted:
+        scale, count = 2, 0
+
+    x: Any = Counted()
+    x.n = 1
+    scale = X.then("type").then("mro_lookup", "scale")
+    guards = [Guard("equals", scale, 2), Guard("equals", X.then("instance_dict").dict_item("n"), 1)]
+    tree = _native.GuardTree(guards, ("x",))
+    for _ in range(4):
+        assert tree.check({"x": x}, {}) is None
+        Counted.count += 1
+    assert tree.check({"x": x}, {}) is None
+    assert tree.is_fast
+    assert tree.evaluated == 2  # the lookup and the comparison
+    Counted.scale = 3
+    assert tree.check({"x": x}, {}) == 0
+    Counted.scale = 2
+    assert tree.check({"x": x}, {}) is None
 
 
 class Anything:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from pycompiler import _native
 from pycompiler.ir.computed_sources import (
@@ -129,6 +130,17 @@ def test_kind_on_all_pairs_of_values(kind: str) -> None:
                 failed += 1
     assert held
     assert failed
+
+
+def test_fake_tensors_of_all_pairs_of_devices() -> None:
+    """A FakeTensor keeps the device that its program named: `cpu` and `cpu:0` are two devices."""
+    with FakeTensorMode():
+        fakes = [torch.ones(2, device=device) for device in ("cpu", "cpu:0", "cuda:0", "cuda:1", "meta:0")]
+    for seen in fakes:
+        guards = [Guard("tensor", X, TensorSpec.of(seen))]
+        tree = _native.GuardTree(guards, ("x",))
+        for now in fakes:
+            assert agree_tree(tree, guards, Scope({"x": now}, {})) == (seen is now)
 
 
 def test_instance_and_class_attributes() -> None:

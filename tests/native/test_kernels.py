@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from pycompiler import _native
+
+ALONE = """
+import importlib.machinery, importlib.util, sys
+loader = importlib.machinery.ExtensionFileLoader("_native", sys.argv[1])
+native = importlib.util.module_from_spec(importlib.util.spec_from_loader("_native", loader))
+loader.exec_module(native)
+print(native.matrix_product_vectors(1), native.matrix_product_vectors(2))
+"""
+
+
+def test_no_product_has_two_threads_where_no_library_for_threads_is_loaded() -> None:
+    """torch loads the library."""
+    done = subprocess.run([sys.executable, "-c", ALONE, _native.__file__], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(_native.matrix_product_vectors(1)), "0"]
+    assert _native.matrix_product_vectors(2) == _native.matrix_product_vectors(1)
 
 
 @pytest.mark.skipif(not _native.matrix_product_vectors(1), reason="this processor has no vectors for the kernel")

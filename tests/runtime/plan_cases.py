@@ -62,6 +62,11 @@ EXPORT int64_t misaligned(void** p, const int64_t* s, int32_t threads) {
     for (int64_t i = 0; i < s[0]; i++) if (((uintptr_t)p[i]) % 64) return 2;
     return 0;
 }
+extern "C" int PyGILState_Check(void);
+EXPORT int64_t gil_is_held(void** p, const int64_t* s, int32_t threads) {
+    *(float*)p[0] = PyGILState_Check();
+    return 0;
+}
 EXPORT int64_t unknown_code(void** p, const int64_t* s, int32_t threads) { return 77; }
 """
 # A module of kernels like Triton's: launched by `kernel[grid](arguments, constants)`.
@@ -164,6 +169,9 @@ CASES: dict[str, Case] = {
     ),
     "addmm": Case(
         3, 4, [Aten(aten.addmm.default, ref(0, 1, 2), {}, (3,))], [3], lambda: [some(5), some(3, 4), some(4, 5)]
+    ),
+    "addmm_narrow": Case(
+        3, 4, [Aten(aten.addmm.default, ref(0, 1, 2), {}, (3,))], [3], lambda: [some(2), some(3, 6), some(6, 2)]
     ),
     "addmm_scaled": Case(
         3,

@@ -199,6 +199,28 @@ def test_a_slot_may_be_filled_again_while_launches_wait(driver: Any) -> None:
         assert torch.equal(plan(*tensors)[0], tensors[0] + 1 + 1 + 1 + 1)
 
 
+KEPT = torch.zeros(8)
+
+
+@torch.library.custom_op("launch_batch::kept", mutates_args=())
+def kept(x: torch.Tensor) -> torch.Tensor:
+    return KEPT.copy_(x)
+
+
+def test_a_batch_ends_before_a_pinned_tensor_is_freed(driver: Any) -> None:
+    """Slot 7 is pinned, because Python code has its tensor.  Slot 6 is not."""
+    negative = Aten(torch.ops.aten.neg.default, (SlotRef(0),), {}, (6,))
+    pinned = Aten(torch.ops.launch_batch.kept.default, (SlotRef(0),), {}, (7,))
+    steps = [negative, pinned, add_one(7, 2), add_one(0, 3), Free((6, 7)), add_one(2, 4), add_one(3, 5)]
+    plan, tensors = _native.Plan(plan_of(steps, [4, 5], 6, 8, ADD_ONE)), given(8, 5)
+    for _ in range(3):
+        started(driver)
+        tensors[0].normal_()
+        for result in plan(*tensors):
+            assert torch.equal(result, tensors[0] + 1 + 1)
+    assert started(driver) == ["graph of 2"] * 2
+
+
 def test_inputs_end_after_the_launches_that_read_them(driver: Any) -> None:
     plan, result, seen = _native.Plan(chain()), torch.zeros(8), list[list[str]]()
     for _ in range(3):

@@ -90,7 +90,7 @@ def test_same_as_oracle(name: str, library: str) -> None:
     assert_same(run(_native.Plan, name, library), run(PythonPlan, name, library), exact=True)
 
 
-@pytest.mark.parametrize("name", ["addmm", "bmm", "baddbmm"])
+@pytest.mark.parametrize("name", ["addmm", "addmm_narrow", "bmm", "baddbmm"])
 def test_products_take_no_more_memory_than_they_need(name: str, library: str) -> None:
     """An operator would resize an output of another shape: its values are right, and its storage is too large."""
     out = run(_native.Plan, name, library)[0]
@@ -433,6 +433,7 @@ def test_a_result_of_other_sizes_is_an_error(run: Callable[[Plan], Any]) -> None
         ([f32(1, 4), Free((1,))], [1], "output 0 is slot 1, which is empty"),
         ([f32(0, 4)], [0], "step 0 fills slot 0, which is an input"),
         ([f32(9, 4)], [0], "slot 9, but the plan has 3 slots"),
+        ([Aten(aten.relu.default, ref(0), {}, (3,))], [0], "step 0 fills slot 3, which is .* out of range"),
         ([CopyInto(0, 2)], [0], "step 0 reads slot 2"),
         ([Kernel("absent", (0,))], [0], "no symbol absent"),
         ([Aten(aten.mm.default, ref(0), {}, (1,))], [1], "the argument mat2 is missing"),
@@ -447,6 +448,13 @@ def test_bad_plans_are_rejected(steps: list[Any], outputs: list[Any], text: str,
     with pytest.raises((ValueError, RuntimeError), match=text) as error:
         _native.Plan(plan_of(steps, outputs, 1, 3, library))
     assert "graph hand" in str(error.value)
+
+
+def test_no_step_fills_a_constant() -> None:
+    plan = plan_of([Aten(aten.relu.default, ref(0), {}, (1,))], [1], 1, 2)
+    plan.constants = {1: some(2)}
+    with pytest.raises(ValueError, match="graph hand: step 0 fills slot 1, which is .* a constant"):
+        _native.Plan(plan)
 
 
 def test_more_slots_than_any_graph_has() -> None:
@@ -532,6 +540,12 @@ def test_long_kernels_release_the_gil(library: str) -> None:
         time.sleep(0.001)
     thread.join()
     assert ticks > 10
+
+
+@pytest.mark.parametrize(("work", "is_held"), [(19_999, True), (20_000, False)])
+def test_the_work_that_releases_the_gil(work: int, is_held: bool, library: str) -> None:
+    plan = _native.Plan(plan_of([f32(0, 1), Kernel("gil_is_held", (0,), (), work)], [0], 0, 1, library))
+    assert plan()[0].item() == is_held
 
 
 def resident() -> int:

@@ -41,8 +41,8 @@ impl LayoutWords {
 struct Spec {
     keys: u64,
     dtype: i32,
-    /// Compared if the device type has several devices.
-    device_index: Option<i32>,
+    /// -1 for a device without an index.  Tensors of the CPU have none, except for FakeTensors.
+    device_index: i32,
     requires_grad: bool,
     sizes: Vec<i64>,
     /// Empty for layouts without strides.
@@ -75,7 +75,6 @@ impl Kind for Tensor {
         let keys = spec.attr(c"keys")?.as_u64()?;
         let code = dtype_code(spec.attr(c"dtype")?.get())?;
         let device = spec.attr(c"device")?;
-        let single = matches!(device.attr(c"type")?.get().as_str()?, "cpu" | "meta");
         let index = device.attr(c"index")?;
         let mut level = torch.level;
         if keys & torch.python_keys != 0 {
@@ -102,7 +101,7 @@ impl Kind for Tensor {
         let spec = Box::new(Spec {
             keys,
             dtype: code.unwrap_or(-1),
-            device_index: if single || index.get().is_none() { None } else { Some(index.as_i64()? as i32) },
+            device_index: if index.get().is_none() { -1 } else { index.as_i64()? as i32 },
             requires_grad,
             sizes,
             has_strides: !strides.is_empty(),
@@ -113,7 +112,7 @@ impl Kind for Tensor {
             oracle: cx.oracle(arg.py(), &registered_object::TENSOR_HOLDS)?,
             requires_grad_name: cx.adopt(crate::ffi::Owned::interned("requires_grad")?),
         });
-        Ok(Tensor { class: class.store(), alike, device: spec.device_index.is_some(), spec })
+        Ok(Tensor { class: class.store(), alike, device: spec.device_index >= 0, spec })
     }
 
     #[inline]
@@ -133,7 +132,7 @@ impl Kind for Tensor {
                     && t.dtype() == s.dtype
                     && s.same_shape(&t)
                     && t.requires_grad(requires_grad) == s.requires_grad
-                    && (s.device_index.is_none() || s.same_device(value)))
+                    && (s.device_index < 0 || s.same_device(value)))
             }
             _ => Err(MayRunPython),
         }
@@ -169,7 +168,7 @@ impl Spec {
 
     fn same_device(&self, value: Obj) -> bool {
         let (Some(offset), Some(abi)) = (self.torch.handle, self.torch.abi) else { return false };
-        abi.device_index(value.id() + offset) == self.device_index
+        abi.device_index(value.id() + offset) == Some(self.device_index)
     }
 
     /// Compares metadata through the C ABI.  Python decides whatever the C ABI cannot answer.
@@ -199,6 +198,6 @@ impl Spec {
         let requires_grad = or_false(
             value.getattr(self.requires_grad_name.get()).and_then(|v| v.is_true()).map(|v| v == self.requires_grad),
         );
-        requires_grad && (self.device_index.is_none() || self.same_device(value.get()))
+        requires_grad && self.same_device(value.get())
     }
 }

@@ -414,6 +414,11 @@ impl Tree {
         self.program.ops.len()
     }
 
+    /// The number of steps that the next check evaluates, if nothing has changed.
+    pub fn evaluated(&self, py: Python<'_>) -> usize {
+        self.fast.read(py, |f| f.current.as_ref().map_or(self.len(), |fast| fast.evaluated()))
+    }
+
     /// Whether the tree has a recording for the fast path.
     pub fn is_fast(&self, py: Python<'_>) -> bool {
         self.fast.read(py, |f| f.current.is_some())

@@ -162,10 +162,9 @@ impl ShimCall {
         for param in params {
             w.push(param, form)?;
         }
-        let results = if form == Form::Returns { n_results } else { 0 };
         if w.cells > CELLS
             || n_results > RESULTS
-            || w.words.len() + results > torch::SHIM_WORDS
+            || w.words.len() + n_results > torch::SHIM_WORDS
             || w.floats.len() > torch::SHIM_FLOATS
         {
             return None;

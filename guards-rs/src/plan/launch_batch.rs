@@ -190,11 +190,10 @@ impl Frame<'_, '_> {
         let mut batch = std::mem::take(&mut self.batch);
         let started = if batch.waiting.len() < FEW { Ok(false) } else { batch.replay(self.plan) };
         let started = started.and_then(|replayed| if replayed { Ok(()) } else { batch.start(self.plan) });
-        let (freed, ended) = (std::mem::take(&mut batch.freed), std::mem::take(&mut batch.ended));
-        batch.waiting.clear();
-        batch.words.clear();
-        (batch.work, batch.held) = (0, 0);
-        self.batch = batch;
+        let Batch { gathers, mut waiting, mut words, freed, ended, .. } = batch;
+        waiting.clear();
+        words.clear();
+        self.batch = Batch { gathers, waiting, words, ..Batch::default() };
         drop(freed);
         for step in ended {
             self.give_up(step)?;

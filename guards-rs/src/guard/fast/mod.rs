@@ -171,6 +171,11 @@ impl Fast {
         self.news.len() + self.words.len() + self.tensors.as_ref().map_or(0, RecordedTensors::len) >= 3
     }
 
+    /// The number of steps that each check evaluates.
+    pub fn evaluated(&self) -> usize {
+        self.first.iter().chain(&self.residuals).map(|residual| (residual.end - residual.start) as usize).sum()
+    }
+
     #[inline]
     pub fn pinned_record(&self, record: u16) -> Option<Obj<'_>> {
         self.records[record as usize].as_ref().map(Stored::get)

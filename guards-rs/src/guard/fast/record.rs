@@ -158,8 +158,9 @@ impl<'a> Recorder<'a> {
                 pins.anchor(value).then_some(value)
             }
             Read::Function(part) if base.is_function() => self.function_part(base, *part, op),
-            // While the reference is alive and has this address in its slot, no other object has the address.
-            Read::Referent if base.is_weakref_exact() && !self.volatile.contains(&owner(op, Facet::Read)) => {
+            // While the reference is alive and has this address in its slot, no other object has the address.  The slot
+            // changes at most once, so it is never volatile.
+            Read::Referent if base.is_weakref_exact() => {
                 self.pins(op).referent(base);
                 Some(base.weakref_target().unwrap_or(Obj::none()))
             }
