@@ -871,6 +871,7 @@ impl Frame<'_, '_> {
                 cast.itemsize
             )));
         }
+        let _below = BelowAutograd::enter(false);
         let flat = cast.view.call(flat.handle(), cast.dtype)?;
         let offset = (start / cast.itemsize).checked_add(offset).ok_or_else(large)?;
         flat.handle().reinterpret(sizes, strides, offset)
