@@ -30,8 +30,8 @@ def test_no_product_has_two_threads_where_no_library_for_threads_is_loaded() -> 
 @pytest.mark.parametrize("filters", [0, 1])
 def test_a_panic_is_an_exception(filters: int, capfd: pytest.CaptureFixture[str]) -> None:
     """A window without elements divides by zero."""
-    numbers = [1] * 25
-    numbers[0] = numbers[10] = numbers[18] = 0
+    numbers = [1] * 26
+    numbers[0] = numbers[10] = numbers[18] = numbers[25] = 0
     numbers[24] = filters
     image, weight, out = torch.ones(1), torch.ones(1), torch.full((1,), 7.0)
     with pytest.raises(RuntimeError, match="internal error of the engine in a kernel"):
