@@ -166,28 +166,24 @@ PYC_INLINE float pyc_log1p(float x) {
 
 PYC_INLINE float pyc_sigmoid(float x) { return 1.0f / (1.0f + pyc_exp(-x)); }
 
-// exp(x) - 1 for x in [-87, 88], and what its last sum loses.  The relative error is small everywhere.
-struct pyc_sum { float value, lost; };
-PYC_INLINE pyc_sum pyc_expm1_sum(float x) {
+// exp(x) - 1 for x in [-87, 88].  The relative error is small everywhere.
+PYC_INLINE float pyc_expm1_core(float x) {
     float shifted = pyc_fma(x, 1.44269504f, PYC_ROUND), n = shifted - PYC_ROUND;
     float r = pyc_fma(n, -PYC_LN2_LO, pyc_fma(n, -PYC_LN2_HI, x));
     float s = pyc_bits<float>((pyc_bits<uint32_t>(shifted) << 23) + 0x3f800000u);
-    float part = pyc_expm1_poly(r), value = pyc_fma(part, s, s - 1.0f);
-    return pyc_sum{value, pyc_fma(part, s, (s - 1.0f) - value)};
+    return pyc_fma(pyc_expm1_poly(r), s, s - 1.0f);
 }
-PYC_INLINE float pyc_expm1_core(float x) { return pyc_expm1_sum(x).value; }
 
-// E / (E + 2) with E = exp(2|x|) - 1, corrected by what E, the sum and the quotient lost.  At most |x|.
-template <class T> PYC_INLINE T pyc_tanh_of(T e, T lost_by_e, T a) {
-    T d = e + (T)2, inverse = (T)1 / d, q = e * inverse;
-    T left = pyc_fma(-q, ((T)2 - d) + e, pyc_fma(-q, d, e));
-    q = pyc_fma(pyc_fma(lost_by_e, (T)1 - q, left), inverse, q);
-    return q > a ? a : q;
-}
+// With a = |x|: a + a^3 P(a^2), which is at most a, then 1 - 2 / (exp(2a) + 1).
 PYC_INLINE float pyc_tanh(float x) {
-    float a = pyc_abs(x);
-    pyc_sum e = pyc_expm1_sum(2.0f * (a > 10.0f ? 10.0f : a));
-    return pyc_copysign(pyc_tanh_of(e.value, e.lost, a), x);
+    float a = pyc_abs(x), z = a * a;
+    float p = pyc_fma(-6.132304202765226e-3f, z, 2.0969431847333908e-2f);
+    p = pyc_fma(p, z, -5.382677912712097e-2f);
+    p = pyc_fma(p, z, 0.1333233118057251f);
+    p = pyc_fma(p, z, -0.3333331048488617f);
+    float low = pyc_fma(p * z, a, a);
+    float high = 1.0f - 2.0f / (pyc_exp_core(2.0f * (a > 10.0f ? 10.0f : a)) + 1.0f);
+    return pyc_copysign(a > 0.5625f ? high : low, x);
 }
 
 // 1 - exp(-t Q(t)) with t = |x|: one polynomial for the whole range
@@ -437,9 +433,13 @@ PYC_LIBM2(atan2) PYC_LIBM2(nextafter) PYC_LIBM2(hypot)
 PYC_DOUBLE2(pow)  // gcc 12's vectorizer takes pow(x, 0.5) for sqrt(x), also at -0.0 and -inf
 PYC_DOUBLE1(exp2) PYC_DOUBLE1(expm1) PYC_DOUBLE1(log2) PYC_DOUBLE1(log10) PYC_DOUBLE1(log1p) PYC_DOUBLE1(sin)
 PYC_DOUBLE1(cos) PYC_DOUBLE1(erf)
+// E / (E + 2) with E = exp(2|x|) - 1, corrected by what the sum and the quotient lost.  At most |x|.
 PYC_INLINE double pyc_tanh(double x) {
     double a = pyc_abs(x), e = pyc_expm1(2.0 * (a > 20.0 ? 20.0 : a));
-    return pyc_copysign(pyc_tanh_of(e, 0.0, a), x);
+    double d = e + 2.0, inverse = 1.0 / d, q = e * inverse;
+    double left = pyc_fma(-q, (2.0 - d) + e, pyc_fma(-q, d, e));
+    q = pyc_fma(left, inverse, q);
+    return pyc_copysign(q > a ? a : q, x);
 }
 PYC_INLINE double pyc_one_plus_erf(double x) { return 1.0 + pyc_erf(x); }
 PYC_INLINE float pyc_fmod(float a, float b) { return fmodf(a, b); }
