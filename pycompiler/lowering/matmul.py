@@ -3,8 +3,8 @@
 In: mm, bmm, addmm.  Out, the first that fits:
 
 - with at most SMALL multiply-adds, a folding Loop: cheaper than a call, and fused with its neighbours;
-- of an inference graph on the CPU, in float32, with a right matrix whose columns are contiguous (the transposed weight of
-  a linear layer): the engine's kernel (`ir.plan.Product`);
+- of an inference graph on the CPU, in float32, with a right matrix whose columns or rows are contiguous (the weight of a
+  linear layer, or of GPT-2's layers): the engine's kernel (`ir.plan.Product`);
 - on a GPU: cuBLASLt, called by the engine (`gpu_matmul.py`), on padded operands where that pays (`matmul_padding.py`);
 - ATen's operator.
 
@@ -116,7 +116,7 @@ def is_of_engine(low: Lowering, shape: tuple[Expr, Expr], right: Ref) -> bool:
     if not has_engine(low):
         return False
     rows, columns = (likely(n) or 0 for n in shape)
-    return rows >= FEW_ROWS and columns >= FEW_COLUMNS and right.stride[0] == ONE
+    return rows >= FEW_ROWS and columns >= FEW_COLUMNS and ONE in right.stride
 
 
 def has_engine(low: Lowering) -> bool:

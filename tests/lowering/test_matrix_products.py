@@ -136,12 +136,28 @@ def test_right_matrices_of_any_offset_and_stride(plans: BuiltPlans) -> None:
     assert plans.count(Product) == 1
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(6, 16), (20, 33), (13, 100), (70, 64), (128, 300)])
+def test_right_matrices_of_rows(rows: int, columns: int, plans: BuiltPlans) -> None:
+    """As GPT-2 has its weights, also side by side in one matrix."""
+    x, whole = torch.randn(rows, 300), torch.randn(310, columns + 21)
+    compiled = pycompiler.compile(lambda x, w: x @ w[7:307, 5 : columns + 5], fullgraph=True)
+    want = chains(x, whole[7:307, 5 : columns + 5].t())
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            assert torch.equal(compiled(x, whole), want)
+    finally:
+        torch.set_num_threads(before)
+    assert plans.count(Product) == 1
+
+
 def doubles(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x.double() @ w.double().t()
 
 
 OTHERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "a right matrix of rows": lambda x, w: x @ w.t().contiguous(),
+    "a right matrix with gaps": lambda x, w: x[:, ::2] @ w[:, ::2].t(),
     "few rows": lambda x, w: x[:5] @ w.t(),
     "few columns": lambda x, w: x @ w[:15].t(),
     "doubles": doubles,
