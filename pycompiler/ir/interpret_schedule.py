@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -82,10 +81,6 @@ class _ScheduleMachine:
     freed: set[str] = field(default_factory=set)
     sizes: dict[str, int] = field(default_factory=dict)
 
-    @cached_property
-    def replaced(self) -> dict[str, str]:
-        return {value: target for group in self.schedule.kernels for value, target in group.stores.items()}
-
     def ints(self, exprs: Sequence[Expr]) -> list[int]:
         return [e.eval(self.sizes) for e in exprs]
 
@@ -129,9 +124,9 @@ class _ScheduleMachine:
         self.blocks[home] = _Block(buffer.name, flat, torch.zeros(extent, dtype=torch.bool), size)
         return self.blocks[home]
 
-    def replace(self, name: str) -> _Block:
-        """The memory of a buffer that another one replaces, element by element."""
-        old = self.block(self.replaced[name])
+    def replace(self, target: str, name: str) -> _Block:
+        """The memory of `target`, which `name` replaces, element by element."""
+        old = self.block(target)
         self.blocks[self.home(name)] = _Block(name, old.flat, torch.zeros_like(old.written), old.size)
         return self.blocks[self.home(name)]
 
@@ -393,7 +388,7 @@ class _NestRun:
     def memory_of(self, b: Buffer) -> _Block:
         home = self.m.home(b.name)
         if self.m.share and b.name in self.group.stores and b.name not in self.m.schedule.stores:
-            return self.m.replace(b.name)
+            return self.m.replace(self.group.stores[b.name], b.name)
         if self.m.share and home != b.name and home != self.m.schedule.stores.get(b.name):
             taken = self.reads.get(home, []) + self.writes.get(home, [])
             if taken:

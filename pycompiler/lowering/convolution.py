@@ -5,6 +5,7 @@ first that fits:
 
 - of 1 x 1 windows over an image that is channels last, or some channels of one: a product of matrices;
 - of depth, of a small image: the engine's kernel (`ir.plan.Depthwise`); of few multiply-adds and windows: a loop;
+- of one group, in float32: the engine's kernel (`ir.plan.Convolution`);
 - `mkldnn::_convolution_pointwise`, whose weight the plan packs once.
 
 A call of oneDNN's takes about 45 us more than a product of matrices of the same size (called from Python, on a machine

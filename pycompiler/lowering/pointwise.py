@@ -315,11 +315,11 @@ def pow_(low: Lowering, x: Any, y: Any) -> Any:
         return NotImplemented  # ATen's kernel reads the exponent
     if isinstance(y, float) and 0 < abs(y) < torch.finfo(torch.float32).tiny and promoted((x, y)) != torch.float64:
         return NotImplemented  # rounded to float it would be the exponent 0
+    if isinstance(y, Value):  # eager's kernels treat no element of a tensor specially
+        return elementwise(low, lambda x, y: x.op("pow", y), (x, y))
     roots = low.fake.device.type != "cpu" or promoted((x, y)) != torch.float16
     dtype, cuda = promoted((x, y)), low.fake.device.type == "cuda"
     step = dtype if dtype == torch.bfloat16 or (cuda and dtype == torch.float16) else None
-    if isinstance(y, Value):  # kernels do not look at the elements of a tensor
-        return elementwise(low, lambda x, y: x.op("pow", y), (x, y))
     return elementwise(low, lambda x, y: power(x, y, roots, step), (x, y))
 
 

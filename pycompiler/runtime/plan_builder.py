@@ -234,7 +234,7 @@ class _PlanBuilder:
             self.steps.append(step)
             return []
         packing, packed = panels([n.as_int() for n in weight.shape], panel), self.new_slot()
-        self.steps.append(Pack(packed, slots[1], packing.op, packing.args, config.freezing))
+        self.steps.append(Pack(packed, slots[1], packing.op, packing.args, frozen=True))
         self.steps.append(replace(step, slots=(slots[0], packed, *slots[2:]), panel=panel))
         return [packed]
 

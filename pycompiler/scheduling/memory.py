@@ -16,9 +16,8 @@ from pycompiler.ir import choices
 from pycompiler.ir.kernel import KernelGroup, Schedule, loads
 from pycompiler.ir.loops import Buffer, Extern
 from pycompiler.ir.verify import reads_of
-from pycompiler.scheduling.body import is_indirect
 from pycompiler.scheduling.graph import writes_of
-from pycompiler.scheduling.stores import conflict
+from pycompiler.scheduling.stores import conflict, is_made_at_once
 from pycompiler.symbolic.expr import Expr
 from pycompiler.symbolic.hints import likely
 
@@ -111,15 +110,12 @@ def _is_replaced(schedule: Schedule, group: KernelGroup, value: str, target: str
     a, b = schedule.buffers[value], schedule.buffers[target]
     if (a.dtype, a.device) != (b.dtype, b.device) or storage_bytes(a) != storage_bytes(b) or a.offset != b.offset:
         return False
-    at, *others = [k for k, nest in enumerate(group.nests) for s in nest.stages if value in s.outputs]
-    writers = [s for s in group.nests[at].stages if value in s.outputs]
-    loops = [s.loop for nest in group.nests for s in nest.stages]
-    if others or writers[0].loop.store_mode != "set" or any(is_indirect(i) for i in writers[0].loop.store_index):
+    loops = [(k, s.loop) for k, nest in enumerate(group.nests) for s in nest.stages]
+    makers = [(k, loop) for k, loop in loops if any(b.name == value for b in loop.out)]
+    if not is_made_at_once([loop for _, loop in makers]) or any(loop.init == target for _, loop in loops):
         return False
-    if any(loop.init == target for loop in loops):
-        return False
-    later = (s.loop for nest in group.nests[at + 1 :] for s in nest.stages)
-    if any(name == target for loop in later for name, _ in loads(loop)):
+    at = makers[0][0]
+    if any(k > at and name == target for k, loop in loops for name, _ in loads(loop)):
         return False
     return conflict(group.nests[at], value, target, a.device) is None
 

@@ -49,7 +49,7 @@ def candidates(program: Program) -> dict[str, Extern]:
                 target in inputs - wanted_after
                 and value not in outside | found.keys()
                 and len(writers[target]) == 1
-                and (_is_made_at_once(writers.get(value, [])) or _copied_from(program, writers, value) is not None)
+                and (is_made_at_once(writers.get(value, [])) or _copied_from(program, writers, value) is not None)
             ):
                 assert isinstance(node, Extern)
                 found[value] = node
@@ -66,7 +66,8 @@ def _writers(program: Program) -> dict[str, list[Node]]:
     return writers
 
 
-def _is_made_at_once(makers: list[Node]) -> bool:
+def is_made_at_once(makers: Sequence[Node]) -> bool:
+    """Whether a single loop stores all elements, each at a place that no element decides."""
     return (
         len(makers) == 1
         and isinstance(makers[0], Loop)

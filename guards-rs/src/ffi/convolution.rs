@@ -284,14 +284,13 @@ macro_rules! kernels {
                 let tiles = part.rows.1 * c.columns.out_size.div_ceil(ROWS);
                 let ahead = Ahead::of(address(filter + lanes), address(filter + lanes + next), tiles * c.channels);
                 let chain = c.chain();
-                let is_packed = c.panel != 0;
                 for channel in (0..c.channels).step_by(chain) {
                     let channels = channel..c.channels.min(channel + chain);
                     let from = Side { data: c.weight.wrapping_add(filter * depth), step: depth as isize, k: 1 };
                     // SAFETY: the weights of these filters, and room for those of a chain; results of this part only.
                     unsafe {
-                        if is_packed {
-                            // The next chain follows in memory.
+                        if c.panel != 0 {
+                            // The weights of the next chain follow in memory.
                             let panel = c.weight.add(filter * depth + channel * windows * WIDE);
                             let end = panel.wrapping_add(channels.len() * windows * WIDE);
                             let bytes = end as usize - panel as usize;
@@ -437,8 +436,7 @@ kernels!(avx512, "avx512f", __m512, [1 2 3 4 5 6 7 8 9 10 11 12],
 /// A kernel (`KernelFn`).  `ptrs`: image, weight, out, and the bias if there is one.  `scalars`: whether there is one; the
 /// offsets of image, weight and bias; batch, channels; the steps of the batch in image and result; for rows and then
 /// columns: the fields of `Dimension`; the filters, or 0 if each channel has its own; the lanes of a packed weight's panels,
-/// or 0.  Returns 0, or a key of
-/// `ir.plan.KERNEL_ERRORS`.
+/// or 0.  Returns 0, or a key of `ir.plan.KERNEL_ERRORS`.
 pub unsafe extern "C" fn convolution(ptrs: *const usize, scalars: *const i64, threads: i32) -> i64 {
     // SAFETY: the plan passes these addresses and numbers (`ir.plan.Convolution`).
     caught::or_else(PANICKED, || unsafe { convolve(ptrs, scalars, threads) })
