@@ -15,7 +15,9 @@ import torch
 import pycompiler
 from pycompiler import config
 from pycompiler.runtime.build import build
+from pycompiler.runtime.toolchain import X86, flags_for
 from tests.fuzz import exact
+from tests.harness.built_plans import BuiltPlans
 from tests.harness.compare import assert_same_calls
 
 CRASHED = """
@@ -79,6 +81,15 @@ def test_eight_doubles_are_permuted_as_asked(tmp_path: Path, monkeypatch: pytest
     kernel = ctypes.CDLL(build(MIRRORED, ("mirrored",)).path).mirrored
     kernel(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(result.data_ptr()))
     assert torch.equal(result, x.tril() + x.tril(-1).mT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_of_floats_use_whole_vectors(dtype: torch.dtype, plans: BuiltPlans) -> None:
+    """Means of float32 are added in arrays of doubles, which the bug does not concern."""
+    pycompiler.compile(lambda x: (x * 2).mean(0))(torch.ones(64, 96, dtype=dtype))
+    (plan,) = plans.found
+    assert "double* const acc" in plan.source
+    assert ("-mprefer-vector-width=256" in flags_for(plan.source)) == (X86 and dtype is torch.float64)
 
 
 def test_gradient_of_a_cholesky_solve() -> None:
