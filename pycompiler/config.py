@@ -265,15 +265,15 @@ KNOBS: tuple[Knob, ...] = (
         "engine_products",
         (_B,),
         True,
-        "the engine multiplies matrices: on GPUs by cuBLASLt; on the CPU in inference, float32 by transposed weights. There "
-        "it also convolves images. False: ATen does",
+        "the engine multiplies matrices: on GPUs by cuBLASLt; on the CPU in inference, float32 by weights whose rows or columns "
+        "are contiguous. There it also convolves images. False: ATen does",
     ),
     Knob(
         "pack_weights",
         (_B,),
         True,
-        "in inference on the CPU, keep copies of the weights of convolutions in oneDNN's layout: one for each model, "
-        "up to 16 for each convolution",
+        "in inference on the CPU, keep copies of the weights of convolutions: in oneDNN's layout where oneDNN convolves, and "
+        "with `freezing` in the engine's; one for each model, up to 16 for each convolution",
     ),
     Knob(
         "shape_padding",
@@ -287,7 +287,8 @@ KNOBS: tuple[Knob, ...] = (
         "freezing",
         (_B,),
         False,
-        "weights stay as they are: a call does not compare the bytes of packed weights; call reset() after a change",
+        "weights stay as they are: a call does not compare the bytes of packed weights, and the engine keeps packed copies of "
+        "large weights of convolutions; call reset() after a change",
     ),
     Knob(
         "emulate_precision_casts",
